@@ -8,20 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-COLOURS = {
-    "RUNNING": "green",
-    "STARTING": "blue",
-    "PAUSED": "yellow",
-    "KILLED": "red",
-    "EXPIRED": "dark_orange",
-    "TERMINATED": "bright_black",
-    "UNKNOWN": "bright_yellow",
-}
-
 
 def print_json(value: object) -> None:
     """Print one JSON document to stdout."""
@@ -57,10 +43,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     if not is_terminal():
         print_lines("\t".join(row) for row in listed)
         return
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in listed:
-        table.add_row(*[Text(cell, style=COLOURS.get(cell, "")) for cell in row])
-    Console().print(table)
+    from sandkeeper.cli.terminal import draw_table  # noqa: PLC0415  A pipe needs no colours.
+
+    draw_table(columns, listed)
 
 
 def print_items(
@@ -87,10 +72,9 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
     if not is_terminal():
         print_lines(f"{name}\t{value}" for name, value in listed)
         return
-    grid = Table.grid(padding=(0, 2))
-    for name, value in listed:
-        grid.add_row(Text(name, style="bright_black"), Text(value, style=COLOURS.get(value, "")))
-    Console().print(grid)
+    from sandkeeper.cli.terminal import draw_fields  # noqa: PLC0415
+
+    draw_fields(listed)
 
 
 def format_age(instant: str | None) -> str:

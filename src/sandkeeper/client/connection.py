@@ -10,10 +10,9 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
-from pydantic import BaseModel, ValidationError
 
 from sandkeeper.client.errors import (
     KeeperUnreachableError,
@@ -22,7 +21,10 @@ from sandkeeper.client.errors import (
 )
 from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError
 
-M = TypeVar("M", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+M = TypeVar("M", bound="BaseModel")
 
 BACKOFF_S = (0.1, 0.4, 1.6, 5.0)
 # The keeper pings every stream each 15 s by default: one that is silent this long is dead.
@@ -101,6 +103,8 @@ class HttpConnection:
         response = await self.send(
             method, path, body=body, query=query, idempotent=idempotent, retry_errors=retry_errors
         )
+        from pydantic import ValidationError  # noqa: PLC0415  It came with the model.
+
         try:
             return model.model_validate_json(response.content)
         except ValidationError as error:
@@ -220,6 +224,8 @@ class HttpConnection:
 
 def build_body(model: type[M], /, **given: object) -> M:
     """Build a request body. Raise InvalidRequestError for invalid values, as the keeper would."""
+    from pydantic import ValidationError  # noqa: PLC0415  It came with the model.
+
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -275,6 +281,6 @@ def _drop_empty(query: Mapping[str, object] | None) -> dict[str, Any]:
 
 
 def _json(body: BaseModel | Mapping[str, Any] | None) -> Any:
-    if isinstance(body, BaseModel):
-        return body.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return body
+    if body is None or isinstance(body, Mapping):
+        return body
+    return body.model_dump(mode="json", by_alias=True, exclude_none=True)

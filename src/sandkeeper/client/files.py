@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sandkeeper.api.schemas.files import (
-    CaptureOut,
-    CheckpointOut,
-    CheckpointRequest,
-    File,
-    FileDiff,
-    FileEdit,
-    FileList,
-    NamedVersionOut,
-    PathChangeOut,
-    RestoreOut,
-    RestoreRequest,
-    VersionDiff,
-    VersionPage,
-)
+from sandkeeper.api import schemas
 from sandkeeper.client.connection import HttpConnection
+
+if TYPE_CHECKING:
+    from sandkeeper.api.schemas.files import (
+        CaptureOut,
+        CheckpointOut,
+        File,
+        FileDiff,
+        FileEdit,
+        NamedVersionOut,
+        PathChangeOut,
+        RestoreOut,
+    )
 
 
 class AsyncFiles:
@@ -36,7 +35,7 @@ class AsyncFiles:
         cursor: str | None = None
         while True:
             page = await self._connection.request(
-                FileList,
+                schemas.files.FileList,
                 "GET",
                 f"{self._path}/files",
                 query={"prefix": prefix, "version": version, "cursor": cursor},
@@ -52,7 +51,7 @@ class AsyncFiles:
         cursor: str | None = None
         while True:
             page = await self._connection.request(
-                VersionPage,
+                schemas.files.VersionPage,
                 "GET",
                 f"{self._path}/versions",
                 query={"named": named, "limit": 500, "cursor": cursor},
@@ -68,7 +67,7 @@ class AsyncFiles:
         cursor: str | None = None
         while True:
             page = await self._connection.request(
-                VersionDiff,
+                schemas.files.VersionDiff,
                 "GET",
                 f"{self._path}/versions/{version}/diff",
                 query={"against": against, "cursor": cursor},
@@ -81,7 +80,7 @@ class AsyncFiles:
     async def diff_file(self, path: str, version: int, *, against: int | None = None) -> FileDiff:
         """Compare one file of a version with another one, or with the one saved before it."""
         return await self._connection.request(
-            FileDiff,
+            schemas.files.FileDiff,
             "GET",
             f"{self._path}/versions/{version}/diff/{quote(path, safe='/')}",
             query={"against": against},
@@ -94,19 +93,19 @@ class AsyncFiles:
         WrongStateError for a paused sandbox: wake it first.
         """
         return await self._connection.request(
-            RestoreOut,
+            schemas.files.RestoreOut,
             "POST",
             f"{self._path}/restore",
-            body=RestoreRequest(version=version, path=path),
+            body=schemas.files.RestoreRequest(version=version, path=path),
         )
 
     async def checkpoint(self, name: str, *, version: int | None = None) -> CheckpointOut:
         """Name a version, which keeps it; without `version`, the files as they are now."""
         return await self._connection.request(
-            CheckpointOut,
+            schemas.files.CheckpointOut,
             "POST",
             f"{self._path}/checkpoints",
-            body=CheckpointRequest(name=name, version=version),
+            body=schemas.files.CheckpointRequest(name=name, version=version),
         )
 
     async def delete_checkpoint(self, name: str) -> None:
@@ -123,15 +122,17 @@ class AsyncFiles:
         body = content.encode() if isinstance(content, str) else content
         query = {"mode": None if mode is None else f"{mode:04o}"}
         response = await self._connection.send("PUT", self._of(path), content=body, query=query)
-        return FileEdit.model_validate_json(response.content)
+        return schemas.files.FileEdit.model_validate_json(response.content)
 
     async def delete(self, path: str) -> FileEdit:
         """Delete a file from the kept files and from the sandbox."""
-        return await self._connection.request(FileEdit, "DELETE", self._of(path))
+        return await self._connection.request(schemas.files.FileEdit, "DELETE", self._of(path))
 
     async def capture(self) -> CaptureOut:
         """Capture the files of the running sandbox now."""
-        return await self._connection.request(CaptureOut, "POST", f"{self._path}/capture")
+        return await self._connection.request(
+            schemas.files.CaptureOut, "POST", f"{self._path}/capture"
+        )
 
     async def read_archive(self, *, version: int | None = None) -> AsyncGenerator[bytes, None]:
         """Yield all kept files as a tar archive, in chunks."""
@@ -145,7 +146,7 @@ class AsyncFiles:
         response = await self._connection.send(
             "PUT", f"{self._path}/archive", content=content, query={"replace": replace}
         )
-        return FileEdit.model_validate_json(response.content)
+        return schemas.files.FileEdit.model_validate_json(response.content)
 
     def _of(self, path: str) -> str:
         return f"{self._path}/files/{quote(path, safe='/')}"

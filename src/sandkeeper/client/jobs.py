@@ -8,26 +8,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
-from typing import Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 from urllib.parse import quote
 
-from typing_extensions import TypedDict
-
-from sandkeeper.api.schemas.sandboxes import PolicyRequest
-from sandkeeper.api.schemas.wakes import (
-    CreateJobRequest,
-    Dashboard,
-    JobOut,
-    RebuildRequest,
-    Rebuilt,
-    Resumed,
-    Snapshot,
-    UpdateJobRequest,
-)
+from sandkeeper.api import schemas
 from sandkeeper.client.connection import RESPONSE_TIMEOUT_S, HttpConnection, build_body
 from sandkeeper.client.errors import WakeTimedOutError
 from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.job import RebuildStatus
+
+if TYPE_CHECKING:
+    from sandkeeper.api.schemas.wakes import (
+        JobOut,
+        Rebuilt,
+        Resumed,
+        Snapshot,
+    )
 
 # The longest time that one request waits for the keeper, well below the response timeout.
 WAIT_MAX_S = RESPONSE_TIMEOUT_S / 3
@@ -78,23 +74,27 @@ class AsyncJobs:
             for name in ("idle_timeout_s", "lifecycle_timeout_s")
             if isinstance(seconds := given.pop(name, None), int | float)
         }
-        request = build_body(CreateJobRequest, policy=build_body(PolicyRequest, **times), **given)
+        request = build_body(
+            schemas.wakes.CreateJobRequest,
+            policy=build_body(schemas.sandboxes.PolicyRequest, **times),
+            **given,
+        )
         # A port of None means that the job has no preview; it differs from an omitted port.
         body = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return await self._connection.request(
-            JobOut, "POST", "/api/jobs", body=body, idempotent=True
+            schemas.wakes.JobOut, "POST", "/api/jobs", body=body, idempotent=True
         )
 
     async def show(self, job_id: str) -> JobOut:
         """Return the job with the state of its sandbox. Raise JobNotFoundError."""
-        return await self._connection.request(JobOut, "GET", _path(job_id))
+        return await self._connection.request(schemas.wakes.JobOut, "GET", _path(job_id))
 
     async def list(self) -> AsyncGenerator[JobOut, None]:
         """Yield all jobs, newest first."""
         cursor: str | None = None
         while True:
             page = await self._connection.request(
-                Dashboard, "GET", "/api/dashboard", query={"cursor": cursor}
+                schemas.wakes.Dashboard, "GET", "/api/dashboard", query={"cursor": cursor}
             )
             for job in page.jobs:
                 yield job
@@ -106,17 +106,23 @@ class AsyncJobs:
         self, job_id: str, *, error_message: str | None = None, **words: Unpack[JobProgress]
     ) -> JobOut:
         """Update the job's stage, version or failure."""
-        body = build_body(UpdateJobRequest, error_message=error_message, **words)
-        return await self._connection.request(JobOut, "PATCH", _path(job_id), body=body)
+        body = build_body(schemas.wakes.UpdateJobRequest, error_message=error_message, **words)
+        return await self._connection.request(
+            schemas.wakes.JobOut, "PATCH", _path(job_id), body=body
+        )
 
     async def mark_ready(self, job_id: str, **words: Unpack[JobProgress]) -> JobOut:
         """Mark the build as done: capture its files and pause its sandbox."""
-        body = build_body(UpdateJobRequest, **words)
-        return await self._connection.request(JobOut, "POST", f"{_path(job_id)}/ready", body=body)
+        body = build_body(schemas.wakes.UpdateJobRequest, **words)
+        return await self._connection.request(
+            schemas.wakes.JobOut, "POST", f"{_path(job_id)}/ready", body=body
+        )
 
     async def snapshot(self, job_id: str) -> Snapshot:
         """Capture the files and pause the sandbox; do nothing if it is paused."""
-        return await self._connection.request(Snapshot, "POST", f"{_path(job_id)}/snapshot")
+        return await self._connection.request(
+            schemas.wakes.Snapshot, "POST", f"{_path(job_id)}/snapshot"
+        )
 
     async def resume(self, job_id: str, *, within_s: float = WAIT_MAX_S) -> Resumed:
         """Resume the paused preview and return its URL.
@@ -125,7 +131,7 @@ class AsyncJobs:
         SandboxUnreachableError if a retry may help.
         """
         return await self._connection.request(
-            Resumed,
+            schemas.wakes.Resumed,
             "POST",
             f"{_path(job_id)}/resume",
             query={"wait": min(within_s, WAIT_MAX_S)},
@@ -134,7 +140,9 @@ class AsyncJobs:
 
     async def ask_rebuild(self, job_id: str) -> Rebuilt:
         """Return the cost of a rebuild, and the `confirmation` that `rebuild` needs."""
-        return await self._connection.request(Rebuilt, "POST", f"{_path(job_id)}/rebuild", body={})
+        return await self._connection.request(
+            schemas.wakes.Rebuilt, "POST", f"{_path(job_id)}/rebuild", body={}
+        )
 
     async def rebuild(self, job_id: str, *, confirmation: str, within_s: float = 300) -> Rebuilt:
         """Rebuild the job from its kept files, which uses the confirmed credit.
@@ -144,12 +152,12 @@ class AsyncJobs:
         """
         if not confirmation:
             raise InvalidRequestError("A rebuild needs the confirmation from `ask_rebuild`.")
-        body = build_body(RebuildRequest, confirmation=confirmation)
+        body = build_body(schemas.wakes.RebuildRequest, confirmation=confirmation)
         deadline = time.monotonic() + within_s
         while True:
             left_s = max(0.0, deadline - time.monotonic())
             rebuilt = await self._connection.request(
-                Rebuilt,
+                schemas.wakes.Rebuilt,
                 "POST",
                 f"{_path(job_id)}/rebuild",
                 body=body,

@@ -6,10 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from urllib.parse import quote
 
-from sandkeeper.api.schemas.access import ClientToken, ClientTokenRequest, Me
-from sandkeeper.api.schemas.admin import Readiness
-from sandkeeper.api.schemas.fleet import FleetSummary, HealthOut
-from sandkeeper.api.schemas.sandboxes import ChangeOut, SandboxPage, Status
+from sandkeeper.api import schemas
 from sandkeeper.client.connection import HttpConnection, RetryPolicy, build_body
 from sandkeeper.client.costs import AsyncCosts
 from sandkeeper.client.jobs import AsyncJobs
@@ -27,6 +24,10 @@ if TYPE_CHECKING:
     import httpx
     from e2b import AsyncSandbox
 
+    from sandkeeper.api.schemas.access import ClientToken, Me
+    from sandkeeper.api.schemas.admin import Readiness
+    from sandkeeper.api.schemas.fleet import FleetSummary, HealthOut
+    from sandkeeper.api.schemas.sandboxes import ChangeOut, Status
     from sandkeeper.api.schemas.sessions import SessionAcquired
     from sandkeeper.client.sessions import SessionOptions
     from sandkeeper.hosting.local_engine import RunningEngine
@@ -126,7 +127,7 @@ class AsyncSandkeeper:
         cursor: str | None = None
         while True:
             page = await self._connection.request(
-                SandboxPage,
+                schemas.sandboxes.SandboxPage,
                 "GET",
                 "/api/sandboxes",
                 query={
@@ -156,24 +157,28 @@ class AsyncSandkeeper:
 
     async def summary(self) -> FleetSummary:
         """Return the fleet's counts and health."""
-        return await self._connection.request(FleetSummary, "GET", "/api/fleet/summary")
+        return await self._connection.request(
+            schemas.fleet.FleetSummary, "GET", "/api/fleet/summary"
+        )
 
     async def health(self) -> HealthOut:
         """Return the health thresholds with their current values."""
-        return await self._connection.request(HealthOut, "GET", "/api/fleet/health")
+        return await self._connection.request(schemas.fleet.HealthOut, "GET", "/api/fleet/health")
 
     async def readiness(self) -> Readiness:
         """Return whether the keeper is ready, and the state of its background tasks."""
-        return await self._connection.request(Readiness, "GET", "/readyz")
+        return await self._connection.request(schemas.admin.Readiness, "GET", "/readyz")
 
     async def me(self) -> Me:
         """Return who the keeper takes the caller for. Raise UnauthenticatedError."""
-        return await self._connection.request(Me, "GET", "/api/me")
+        return await self._connection.request(schemas.access.Me, "GET", "/api/me")
 
     async def issue_client_token(self, address: str, *, ttl_s: int | None = None) -> ClientToken:
         """Issue a short-lived browser token for this project only; return it with its id."""
-        body = build_body(ClientTokenRequest, project=address, ttl_s=ttl_s)
-        return await self._connection.request(ClientToken, "POST", "/api/client-tokens", body=body)
+        body = build_body(schemas.access.ClientTokenRequest, project=address, ttl_s=ttl_s)
+        return await self._connection.request(
+            schemas.access.ClientToken, "POST", "/api/client-tokens", body=body
+        )
 
     async def revoke_client_token(self, token_id: str) -> None:
         """Revoke a client token by its id; it stops working within two seconds."""

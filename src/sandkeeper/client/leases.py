@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
-from sandkeeper.api.schemas.sessions import LeaseOut
+from sandkeeper.api import schemas
 from sandkeeper.client.connection import HttpConnection
 from sandkeeper.domain.errors import LeaseNotFoundError, SandkeeperError
+
+if TYPE_CHECKING:
+    from sandkeeper.api.schemas.sessions import LeaseOut
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +46,9 @@ async def _renew_forever(
     while True:
         await asyncio.sleep(max(RENEW_MIN_S, lease.renew_after_ms / 1000))
         try:
-            lease = await connection.request(LeaseOut, "POST", f"/api/leases/{lease.id}", body=body)
+            lease = await connection.request(
+                schemas.sessions.LeaseOut, "POST", f"/api/leases/{lease.id}", body=body
+            )
         except LeaseNotFoundError:
             log.warning("The lease %s was lost.", lease.id)
             return

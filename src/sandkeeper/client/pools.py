@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from sandkeeper.api.schemas.sessions import PoolList, PoolOut, PoolRequest
+from typing import TYPE_CHECKING
+
+from sandkeeper.api import schemas
 from sandkeeper.client.connection import HttpConnection, build_body
+
+if TYPE_CHECKING:
+    from sandkeeper.api.schemas.sessions import PoolOut
 
 
 class AsyncPools:
@@ -14,12 +19,16 @@ class AsyncPools:
 
     async def list(self) -> list[PoolOut]:
         """Return all pools with size, hit rate and failures."""
-        return (await self._connection.request(PoolList, "GET", "/api/pools")).items
+        return (
+            await self._connection.request(schemas.sessions.PoolList, "GET", "/api/pools")
+        ).items
 
     async def set(self, template: str, target: int) -> PoolOut:
         """Set the number of warm sandboxes of a template; 0 empties the pool.
 
         A pool that stopped after failures is restarted.
         """
-        body = build_body(PoolRequest, template=template, target=target)
-        return await self._connection.request(PoolOut, "PUT", "/api/pools", body=body)
+        body = build_body(schemas.sessions.PoolRequest, template=template, target=target)
+        return await self._connection.request(
+            schemas.sessions.PoolOut, "PUT", "/api/pools", body=body
+        )

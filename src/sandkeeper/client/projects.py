@@ -8,22 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from sandkeeper.api.schemas.sandboxes import (
-    ActivityName,
-    ActivityOut,
-    ActivityRequest,
-    AdoptionOut,
-    AdoptRequestBody,
-    ChangeOut,
-    CreateSandboxRequest,
-    ExplanationOut,
-    ExtendRequest,
-    History,
-    PolicyRequest,
-    Status,
-)
-from sandkeeper.api.schemas.sessions import Leased, LeaseRequest
-from sandkeeper.api.schemas.wakes import AppLogOut, WakeOut, WarmResult
+from sandkeeper.api import schemas
 from sandkeeper.client.connection import HttpConnection, build_body
 from sandkeeper.client.errors import WakeTimedOutError, get_error_class
 from sandkeeper.client.files import AsyncFiles
@@ -34,6 +19,17 @@ from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError, WakeF
 
 if TYPE_CHECKING:
     from e2b import AsyncSandbox
+
+    from sandkeeper.api.schemas.sandboxes import (
+        ActivityName,
+        ActivityOut,
+        AdoptionOut,
+        ChangeOut,
+        ExplanationOut,
+        Status,
+    )
+    from sandkeeper.api.schemas.sessions import Leased
+    from sandkeeper.api.schemas.wakes import AppLogOut, WakeOut, WarmResult
 
 # The interval between polls of a wake in progress.
 POLL_INTERVAL_S = 0.2
@@ -73,13 +69,13 @@ class AsyncProject:
         `region` may name several, comma-separated, preferred first.
         """
         policy = build_body(
-            PolicyRequest,
+            schemas.sandboxes.PolicyRequest,
             idle=idle,
             idle_timeout_ms=_to_ms(idle_timeout_s),
             lifecycle_timeout_ms=_to_ms(lifecycle_timeout_s),
         )
         body = build_body(
-            CreateSandboxRequest,
+            schemas.sandboxes.CreateSandboxRequest,
             template=template,
             env=dict(env or {}),
             metadata=dict(metadata or {}),
@@ -90,7 +86,9 @@ class AsyncProject:
             tenant=tenant,
             policy=policy,
         )
-        return await self._connection.request(Status, "PUT", self._path, body=body, idempotent=True)
+        return await self._connection.request(
+            schemas.sandboxes.Status, "PUT", self._path, body=body, idempotent=True
+        )
 
     async def adopt(
         self,
@@ -109,7 +107,7 @@ class AsyncProject:
         `from_keeper` names the keeper whose mark it carries, if that one no longer uses it.
         """
         body = build_body(
-            AdoptRequestBody,
+            schemas.sandboxes.AdoptRequestBody,
             instance_id=instance_id,
             port=port,
             start_command=start_command,
@@ -119,11 +117,15 @@ class AsyncProject:
             tenant=tenant,
             dry_run=dry_run,
         )
-        return await self._connection.request(AdoptionOut, "POST", f"{self._path}/adopt", body=body)
+        return await self._connection.request(
+            schemas.sandboxes.AdoptionOut, "POST", f"{self._path}/adopt", body=body
+        )
 
     async def status(self) -> Status:
         """Return the status. Does not wake the sandbox or reset its idle timer."""
-        return await self._connection.request(Status, "GET", f"{self._path}/status")
+        return await self._connection.request(
+            schemas.sandboxes.Status, "GET", f"{self._path}/status"
+        )
 
     async def wake(self, *, within_s: float = 300) -> WakeOut:
         """Start the sandbox from any state, with its files and app. Callers join one wake.
@@ -142,7 +144,11 @@ class AsyncProject:
     async def waking(self) -> AsyncGenerator[WakeOut, None]:
         """Wake the sandbox and yield the wake at every step until it succeeds. Raise its error."""
         wake = await self._connection.request(
-            WakeOut, "POST", f"{self._path}/wake", query={"wait": 0}, retry_errors=False
+            schemas.wakes.WakeOut,
+            "POST",
+            f"{self._path}/wake",
+            query={"wait": 0},
+            retry_errors=False,
         )
         shown = None
         while True:
@@ -155,7 +161,9 @@ class AsyncProject:
             if wake.status == "failed":
                 raise _failure(wake)
             await asyncio.sleep(POLL_INTERVAL_S)
-            wake = await self._connection.request(WakeOut, "GET", f"{self._path}/wake")
+            wake = await self._connection.request(
+                schemas.wakes.WakeOut, "GET", f"{self._path}/wake"
+            )
 
     async def warm(self) -> WarmResult:
         """Resume a paused sandbox before its user needs it, if the budget allows.
@@ -163,41 +171,53 @@ class AsyncProject:
         A refusal is a result, not an error. It does not count as activity: an unused sandbox is
         paused again after a short grace time.
         """
-        return await self._connection.request(WarmResult, "POST", f"{self._path}/warm")
+        return await self._connection.request(
+            schemas.wakes.WarmResult, "POST", f"{self._path}/warm"
+        )
 
     async def log(self, lines: int = 100) -> AppLogOut:
         """Return the last lines of the app's log; none if the sandbox is not running."""
         return await self._connection.request(
-            AppLogOut, "GET", f"{self._path}/log", query={"lines": lines}
+            schemas.wakes.AppLogOut, "GET", f"{self._path}/log", query={"lines": lines}
         )
 
     async def pause(self) -> Status:
         """Pause the sandbox; do nothing if it is paused."""
-        return await self._connection.request(Status, "POST", f"{self._path}/pause")
+        return await self._connection.request(
+            schemas.sandboxes.Status, "POST", f"{self._path}/pause"
+        )
 
     async def kill(self) -> Status:
         """Kill the sandbox. Its record and kept files stay."""
-        return await self._connection.request(Status, "DELETE", self._path, idempotent=True)
+        return await self._connection.request(
+            schemas.sandboxes.Status, "DELETE", self._path, idempotent=True
+        )
 
     async def verify(self) -> Status:
         """Check the state with the provider and return the updated status."""
-        return await self._connection.request(Status, "POST", f"{self._path}/verify")
+        return await self._connection.request(
+            schemas.sandboxes.Status, "POST", f"{self._path}/verify"
+        )
 
     async def extend(self, by_s: float = 3600) -> Status:
         """Set the time to live, counted from now."""
-        body = build_body(ExtendRequest, by_ms=round(by_s * 1000))
-        return await self._connection.request(Status, "POST", f"{self._path}/extend", body=body)
+        body = build_body(schemas.sandboxes.ExtendRequest, by_ms=round(by_s * 1000))
+        return await self._connection.request(
+            schemas.sandboxes.Status, "POST", f"{self._path}/extend", body=body
+        )
 
     async def touch(self, kind: ActivityName = "intent", *, source: str = "api") -> ActivityOut:
         """Report activity: user intent, running work, or a passive view."""
-        body = build_body(ActivityRequest, kind=kind, source=source)
+        body = build_body(schemas.sandboxes.ActivityRequest, kind=kind, source=source)
         return await self._connection.request(
-            ActivityOut, "POST", f"{self._path}/activity", body=body
+            schemas.sandboxes.ActivityOut, "POST", f"{self._path}/activity", body=body
         )
 
     async def explain(self) -> ExplanationOut:
         """Explain why it is awake or paused, what happens next and when, and what prevents it."""
-        return await self._connection.request(ExplanationOut, "GET", f"{self._path}/explain")
+        return await self._connection.request(
+            schemas.sandboxes.ExplanationOut, "GET", f"{self._path}/explain"
+        )
 
     @contextlib.asynccontextmanager
     async def lease(self, *, holder: str = "client") -> AsyncIterator[AsyncSandbox]:
@@ -208,15 +228,17 @@ class AsyncProject:
     @contextlib.asynccontextmanager
     async def hold(self, *, holder: str = "client") -> AsyncIterator[Leased]:
         """Lease the sandbox during the block; yield the lease, the status and the connection."""
-        body = build_body(LeaseRequest, holder=holder)
-        leased = await self._connection.request(Leased, "POST", f"{self._path}/leases", body=body)
+        body = build_body(schemas.sessions.LeaseRequest, holder=holder)
+        leased = await self._connection.request(
+            schemas.sessions.Leased, "POST", f"{self._path}/leases", body=body
+        )
         async with hold_lease(self._connection, leased.lease):
             yield leased
 
     async def history(self, *, limit: int = 100) -> list[ChangeOut]:
         """Return the history, newest first."""
         page = await self._connection.request(
-            History, "GET", f"{self._path}/history", query={"limit": limit}
+            schemas.sandboxes.History, "GET", f"{self._path}/history", query={"limit": limit}
         )
         return page.items
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Literal, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
-from typing_extensions import TypedDict
-
-from sandkeeper.api.schemas.sessions import (
-    AcquireSessionRequest,
-    KindName,
-    SandboxMetrics,
-    SessionAcquired,
-    SessionOut,
-    SessionPage,
-    SessionReleased,
-    StreamOut,
-)
+from sandkeeper.api import schemas
 from sandkeeper.client.connection import HttpConnection, build_body
 from sandkeeper.client.leases import hold_lease
+
+if TYPE_CHECKING:
+    from sandkeeper.api.schemas.sessions import (
+        KindName,
+        SandboxMetrics,
+        SessionAcquired,
+        SessionOut,
+        SessionReleased,
+        StreamOut,
+    )
 
 
 class SessionOptions(TypedDict, total=False):
@@ -58,9 +57,11 @@ class AsyncSessions:
             seconds = given.pop(name, None)
             if isinstance(seconds, int | float):
                 given[f"{name.removesuffix('_s')}_ms"] = round(seconds * 1000)
-        body = build_body(AcquireSessionRequest, user_id=user_id, task_id=task_id, **given)
+        body = build_body(
+            schemas.sessions.AcquireSessionRequest, user_id=user_id, task_id=task_id, **given
+        )
         return await self._connection.request(
-            SessionAcquired, "POST", "/api/sessions/acquire", body=body
+            schemas.sessions.SessionAcquired, "POST", "/api/sessions/acquire", body=body
         )
 
     @contextlib.asynccontextmanager
@@ -76,7 +77,7 @@ class AsyncSessions:
     async def touch(self, session_id: str) -> SessionOut:
         """Report that the session is still needed. Does not wake its sandbox."""
         return await self._connection.request(
-            SessionOut, "POST", f"/api/sessions/{session_id}/touch", body={}
+            schemas.sessions.SessionOut, "POST", f"/api/sessions/{session_id}/touch", body={}
         )
 
     async def release(self, session_id: str, *, lease_id: str | None = None) -> SessionReleased:
@@ -86,7 +87,10 @@ class AsyncSessions:
         """
         body = {} if lease_id is None else {"leaseId": lease_id}
         return await self._connection.request(
-            SessionReleased, "POST", f"/api/sessions/{session_id}/release", body=body
+            schemas.sessions.SessionReleased,
+            "POST",
+            f"/api/sessions/{session_id}/release",
+            body=body,
         )
 
     async def transfer(
@@ -96,7 +100,7 @@ class AsyncSessions:
         named = {"taskId": task_id, "conversationId": conversation_id}
         body = {name: value for name, value in named.items() if value is not None}
         return await self._connection.request(
-            SessionOut, "POST", f"/api/sessions/{session_id}/transfer", body=body
+            schemas.sessions.SessionOut, "POST", f"/api/sessions/{session_id}/transfer", body=body
         )
 
     async def close(self, session_id: str) -> None:
@@ -106,13 +110,13 @@ class AsyncSessions:
     async def start_stream(self, session_id: str) -> StreamOut:
         """Start a desktop's live view if needed, and wait until it is ready."""
         return await self._connection.request(
-            StreamOut, "POST", f"/api/sessions/{session_id}/stream"
+            schemas.sessions.StreamOut, "POST", f"/api/sessions/{session_id}/stream"
         )
 
     async def show_stream(self, session_id: str) -> StreamOut:
         """Return the state of a desktop's live view without starting it."""
         return await self._connection.request(
-            StreamOut, "GET", f"/api/sessions/{session_id}/stream"
+            schemas.sessions.StreamOut, "GET", f"/api/sessions/{session_id}/stream"
         )
 
     async def stop_stream(self, session_id: str) -> None:
@@ -121,7 +125,9 @@ class AsyncSessions:
 
     async def show(self, session_id: str) -> SessionOut:
         """Return an open session and its sandbox."""
-        return await self._connection.request(SessionOut, "GET", f"/api/sessions/{session_id}")
+        return await self._connection.request(
+            schemas.sessions.SessionOut, "GET", f"/api/sessions/{session_id}"
+        )
 
     async def list(
         self, *, kind: KindName | None = None, user_id: str | None = None
@@ -130,7 +136,7 @@ class AsyncSessions:
         cursor: str | None = None
         while True:
             page = await self._connection.request(
-                SessionPage,
+                schemas.sessions.SessionPage,
                 "GET",
                 "/api/sessions",
                 query={"kind": kind, "user": user_id, "cursor": cursor},
@@ -143,4 +149,6 @@ class AsyncSessions:
 
     async def metrics(self) -> SandboxMetrics:
         """Return the number of sessions, by kind and in total."""
-        return await self._connection.request(SandboxMetrics, "GET", "/api/sessions/metrics")
+        return await self._connection.request(
+            schemas.sessions.SandboxMetrics, "GET", "/api/sessions/metrics"
+        )

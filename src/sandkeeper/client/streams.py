@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING
 
-from sandkeeper.api.schemas.sandboxes import ChangeOut, Status
+from sandkeeper.api import schemas
 from sandkeeper.client.connection import HttpConnection
+
+if TYPE_CHECKING:
+    from sandkeeper.api.schemas.sandboxes import ChangeOut, Status
 
 
 async def read_events(
@@ -21,9 +25,9 @@ async def read_events(
     async with contextlib.aclosing(connection.stream(path, query=query, after=after)) as events:
         async for event in events:
             if event.name == "change":
-                yield ChangeOut.model_validate(event.data)
+                yield schemas.sandboxes.ChangeOut.model_validate(event.data)
             elif event.name == "status":
-                status = Status.model_validate(event.data)
+                status = schemas.sandboxes.Status.model_validate(event.data)
                 if status.version >= versions.get(status.id, 0):
                     versions[status.id] = status.version
                     yield status
