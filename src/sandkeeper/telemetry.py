@@ -138,6 +138,12 @@ class Metrics:
             "if nothing were paused, or only by the provider's timeout.",
             "against",
         )
+        self.budgets_spent = self._gauge(
+            "budgets_spent", "Monthly budgets that are spent, of tenants and of the fleet."
+        )
+        self.budget_notices = self._counter(
+            "budget_notices_total", "Notices that a share of a budget is spent.", "share"
+        )
 
     def _describe_work(self) -> None:
         self.clock_skew = self._gauge(

@@ -154,6 +154,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Costs": (
         lines("Dollars of this month", (latest("cost_dollars", "part"), "{{part}}")),
         lines("Dollars saved this month", (latest("cost_saved_dollars", "against"), "{{against}}")),
+        lines(
+            "Budgets",
+            (latest("budgets_spent"), "spent"),
+            (rate("budget_notices", "share"), "notices at {{share}} %"),
+        ),
     ),
     "Keeper": (
         spread("Background runs", "background_run", "task"),

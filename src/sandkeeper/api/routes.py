@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sandkeeper.api.auth import Access
 from sandkeeper.api.handlers import (
     admin,
+    budgets,
     costs,
     file_versions,
     files,
@@ -219,6 +220,9 @@ ROUTES: Final = (
     RouteEntry("GET", "/api/dashboard", READ_ALL, jobs.dashboard, wake_schemas.Dashboard),
     *JOB_ROUTES,
     RouteEntry("GET", "/api/costs", READ_ALL, costs.report, cost_schemas.CostReportOut),
+    RouteEntry("GET", "/api/budgets", READ_ALL, budgets.list_budgets, cost_schemas.BudgetList),
+    RouteEntry("PUT", "/api/budgets", ADMIN, budgets.set_budget, cost_schemas.BudgetOut),
+    RouteEntry("DELETE", "/api/budgets/{tenant}", ADMIN, budgets.remove_budget, None, 204),
     RouteEntry("GET", "/api/fleet/summary", READ_ALL, fleet.summary, fleet_schemas.FleetSummary),
     RouteEntry("GET", "/api/fleet/health", READ_ALL, fleet.health, fleet_schemas.HealthOut),
     RouteEntry("GET", "/api/fleet/trends", READ_ALL, fleet.trends, fleet_schemas.TrendsOut),

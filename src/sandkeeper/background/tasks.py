@@ -230,7 +230,12 @@ def _count_costs(services: Services) -> Run:
     async def task() -> Mapping[str, Detail]:
         report = await services.cost_roll_up.run()
         await services.cost_reports.measure()
-        return asdict(report)
+        await services.budgets.check()
+        may_pause = services.feature_flags.is_on(FeatureFlag.ENFORCER)
+        paused = 0
+        if may_pause and services.clock_monitor.may_sweep:
+            paused = await services.budget_pauses.run()
+        return asdict(report) | {"paused": paused}
 
     return task
 

@@ -43,6 +43,7 @@ COMMANDS = {
     "session": "sandkeeper.cli.sessions.session:app",
     "pool": "sandkeeper.cli.sessions.pool:app",
     "costs": "sandkeeper.cli.costs.costs:costs",
+    "budget": "sandkeeper.cli.costs.budget:app",
     "mcp": "sandkeeper.cli.sessions.mcp:mcp",
     "files": "sandkeeper.cli.sandboxes.files:app",
     "checkpoint": "sandkeeper.cli.sandboxes.versions:checkpoint",

@@ -151,6 +151,9 @@ class SyncCosts:
         self._client = client
 
     report = blocking(AsyncCosts.report)
+    budgets = blocking(AsyncCosts.budgets)
+    set_budget = blocking(AsyncCosts.set_budget)
+    remove_budget = blocking(AsyncCosts.remove_budget)
 
 
 class Sandkeeper:

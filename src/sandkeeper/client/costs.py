@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from datetime import date
+from decimal import Decimal
+from urllib.parse import quote
 
-from sandkeeper.api.schemas.costs import CostGroup, CostReportOut
-from sandkeeper.client.connection import HttpConnection
+from sandkeeper.api.schemas.costs import (
+    BudgetActionName,
+    BudgetList,
+    BudgetOut,
+    BudgetRequest,
+    CostGroup,
+    CostReportOut,
+)
+from sandkeeper.client.connection import HttpConnection, build_body
 
 
 class AsyncCosts:
@@ -34,3 +43,18 @@ class AsyncCosts:
             "limit": limit,
         }
         return await self._connection.request(CostReportOut, "GET", "/api/costs", query=query)
+
+    async def budgets(self) -> list[BudgetOut]:
+        """Return every budget and how it stands."""
+        return (await self._connection.request(BudgetList, "GET", "/api/budgets")).items
+
+    async def set_budget(
+        self, tenant: str, dollars: Decimal, *, action: BudgetActionName = "notify"
+    ) -> BudgetOut:
+        """Set what a tenant, or the fleet (`*`), may cost in a calendar month."""
+        body = build_body(BudgetRequest, tenant=tenant, dollars=dollars, action=action)
+        return await self._connection.request(BudgetOut, "PUT", "/api/budgets", body=body)
+
+    async def remove_budget(self, tenant: str) -> None:
+        """Remove a budget."""
+        await self._connection.send("DELETE", f"/api/budgets/{quote(tenant, safe='')}")

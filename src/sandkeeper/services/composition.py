@@ -17,6 +17,7 @@ from sandkeeper.services.access.tokens import TokenRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.activity.lost_activity import LostActivity
+from sandkeeper.services.costs.budgets import Budgets
 from sandkeeper.services.costs.reports import CostReports
 from sandkeeper.services.costs.rollup import CostRollUp
 from sandkeeper.services.deps import Deps
@@ -33,6 +34,7 @@ from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.jobs.credits import CreditHook, make_credit_hook
 from sandkeeper.services.jobs.jobs import Jobs
 from sandkeeper.services.lifecycle.before_stop import BeforePause, nothing_before_pause
+from sandkeeper.services.lifecycle.budget_pauses import BudgetPauses
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.end_instead import EndInstead
@@ -167,6 +169,7 @@ class Services:
         self.provider_health.compare_with(self._compare)
         self.cost_roll_up = CostRollUp(deps)
         self.cost_reports = CostReports(deps)
+        self.budgets = Budgets(deps, self.cost_reports)
         self.retention = RecordRetention(deps)
         self.database_probe = DatabaseProbe(deps)
         self.process_metrics = ProcessMetrics(deps)
@@ -214,6 +217,7 @@ class Services:
             self.health,
             before_pause=overrides.before_pause or default,
         )
+        self.budget_pauses = BudgetPauses(deps, self.claims, self.lifecycle, self.budgets)
         self.end_instead = EndInstead(
             deps, self.claims, self.lifecycle, self.files, self.provider_features
         )
@@ -234,7 +238,9 @@ class Services:
             self.after_resume,
             on_step=overrides.on_step,
         )
-        self.creation = Creation(deps, self.claims, self.observations, instances, self.wakes)
+        self.creation = Creation(
+            deps, self.claims, self.observations, instances, self.wakes, self.budgets
+        )
         self.app_monitor = AppMonitor(deps, self.apps, self.wakes)
         self.prewarms = PrewarmService(deps, self.wakes)
 

@@ -13,6 +13,7 @@ from sqlalchemy import Column, ColumnElement, Table, case, delete, func, select,
 from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
+from sandkeeper.store.costs.budgets import BudgetStore
 from sandkeeper.store.costs.usage import CostStore
 from sandkeeper.store.data_keys import DataKeyStore
 from sandkeeper.store.database import POOL_SIZE, Database
@@ -78,6 +79,7 @@ class Store:
         self.sandboxes = SandboxStore(database, self.events, self.deliveries)
         self.changes = ChangeStore(database)
         self.counts = CountStore(database)
+        self.budgets = BudgetStore(database)
         self.costs = CostStore(database)
         self.data_keys = DataKeyStore(database)
         self.sealed_values = SealedValues(database)

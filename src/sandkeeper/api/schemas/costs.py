@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Literal
+from decimal import Decimal
+from typing import Annotated, Literal
 
-from sandkeeper.api.schemas.base import ApiModel
+from pydantic import Field, StringConstraints
+
+from sandkeeper.api.schemas.base import ApiModel, RequestModel
 
 CostGroup = Literal["tenant", "template", "owner", "sandbox", "day"]
+BudgetActionName = Literal["notify", "refuse", "pause"]
 
 
 class CostAmounts(ApiModel):
@@ -66,3 +70,42 @@ class CostReportOut(ApiModel):
     has_more: bool
     counted_to: datetime | None
     prices: list[PriceOut]
+
+
+class BudgetRequest(RequestModel):
+    """What a tenant may cost in a calendar month (UTC). The tenant `*` is the fleet."""
+
+    tenant: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    dollars: Annotated[Decimal, Field(ge=0, le=1_000_000_000, decimal_places=9)]
+    action: BudgetActionName = "notify"
+
+
+class BudgetNoticeOut(ApiModel):
+    """When a share of the budget, in percent, was reached."""
+
+    share: int
+    at: datetime
+    spent: str
+    budget: str
+
+
+class BudgetOut(ApiModel):
+    """How a budget stands. `share` is a ratio; null for a budget of 0.
+
+    `forecast` is what the month costs at its pace so far, and `spentOn` the day on which the budget
+    is spent at that pace; both are null in the first day of a month.
+    """
+
+    tenant: str
+    dollars: str
+    action: BudgetActionName
+    month: date
+    spent: str
+    share: float | None
+    forecast: str | None
+    spent_on: date | None
+    notices: list[BudgetNoticeOut]
+
+
+class BudgetList(ApiModel):
+    items: list[BudgetOut]

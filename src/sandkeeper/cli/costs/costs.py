@@ -53,14 +53,14 @@ def _row(item: dict[str, Any]) -> tuple[str, ...]:
     dollars = ("idle", "pools", "unusedWarmups", "savedNeverPaused", "savedTimeoutOnly")
     return (
         item["key"] or "-",
-        _format_money(item["cost"]),
+        format_money(item["cost"]),
         format_duration(item["runningS"]),
         format_duration(item["pausedS"]),
-        *(_format_money(item[name]) for name in dollars),
+        *(format_money(item[name]) for name in dollars),
     )
 
 
-def _format_money(amount: str) -> str:
+def format_money(amount: str) -> str:
     """Format dollars with cents, and small amounts with as many places as they need."""
     value = Decimal(amount)
     places = 2 if abs(value) >= 1 or not value else 6

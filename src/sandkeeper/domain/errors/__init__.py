@@ -9,6 +9,7 @@ is abstract: catch it, never raise it.
     ├── NotFoundError
     │   ├── SandboxNotFoundError        no record with this owner or id
     │   ├── WakeNotFoundError           the sandbox has never been woken
+    │   ├── BudgetNotFoundError         no budget of this tenant
     │   ├── JobNotFoundError            no job with this id
     │   ├── SessionNotFoundError        no session with this key
     │   ├── LeaseNotFoundError          no such lease, or it has expired
@@ -32,6 +33,7 @@ is abstract: catch it, never raise it.
     │   ├── KeyExistsError              a valid API key has this name
     │   ├── NotADesktopSessionError     only a desktop session has a screen
     │   ├── PolicyRefusedError          the sandbox's policy forbids it
+    │   ├── BudgetSpentError            the tenant's budget of this month is spent
     │   ├── CreditRefusedError          the host application granted no credit
     │   └── CreditUnavailableError      the host application's credit hook does not answer
     ├── InputError
@@ -89,6 +91,7 @@ from sandkeeper.domain.errors.base import (
     SandkeeperError,
 )
 from sandkeeper.domain.errors.not_found import (
+    BudgetNotFoundError,
     JobNotFoundError,
     KeyNotFoundError,
     LeaseNotFoundError,
@@ -114,6 +117,7 @@ from sandkeeper.domain.errors.provider import (
     ResumeFailedError,
 )
 from sandkeeper.domain.errors.refused import (
+    BudgetSpentError,
     CheckpointExistsError,
     CheckpointLimitError,
     CreditRefusedError,
@@ -161,6 +165,8 @@ from sandkeeper.domain.errors.wake import (
 __all__ = [
     "AccessError",
     "AppNotReadyError",
+    "BudgetNotFoundError",
+    "BudgetSpentError",
     "CaptureUnsupportedError",
     "CheckpointExistsError",
     "CheckpointLimitError",

@@ -23,6 +23,12 @@ class WakeNotFoundError(NotFoundError):
     hint = "Wake it with POST /api/sandboxes/{project}/wake."
 
 
+class BudgetNotFoundError(NotFoundError):
+    """There is no budget of this tenant."""
+
+    hint = "List the budgets with GET /api/budgets."
+
+
 class JobNotFoundError(NotFoundError):
     """There is no job with this id."""
 

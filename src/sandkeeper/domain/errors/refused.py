@@ -102,6 +102,12 @@ class PolicyRefusedError(RefusedError):
     hint = "Change the sandbox's policy, or use an action that it allows."
 
 
+class BudgetSpentError(RefusedError):
+    """The budget of this month is spent."""
+
+    hint = "Raise the budget, or wait for the next month. Existing sandboxes can still be woken."
+
+
 class CreditRefusedError(RefusedError):
     """The host application granted no build credit."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from typing import Final
 
@@ -104,6 +104,11 @@ class CostReports:
             has_more=has_more or len(items) > limit,
             counted_to=await self._store.costs.find_oldest_count(),
         )
+
+    async def sum_by_tenant(self, month: date) -> dict[str, Fraction]:
+        """Return what each tenant's sandboxes cost since the first day of a month."""
+        chosen = UsageFilter(month, month + timedelta(days=31))
+        return {line.key: line.cost.total for line in await self._sum("tenant", chosen)}
 
     async def measure(self) -> None:
         """Set the gauges to the costs of the current month."""

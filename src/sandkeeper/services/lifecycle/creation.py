@@ -34,6 +34,7 @@ from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.tenant import find_tenant
 from sandkeeper.providers.base import Instance
 from sandkeeper.providers.observations import observe_instance
+from sandkeeper.services.costs.budgets import Budgets
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
 from sandkeeper.services.lifecycle.instances import DEFINITIVE, InstanceFactory
@@ -71,6 +72,7 @@ class Creation:
         observations: Observations,
         instances: InstanceFactory,
         starter: AppStarter,
+        budgets: Budgets,
     ) -> None:
         self._store = deps.store
         self._claims = claims
@@ -81,6 +83,7 @@ class Creation:
         self._clock = deps.clock
         self._tenant_key = deps.settings.tenant_metadata
         self._starter = starter
+        self._budgets = budgets
         self._under_way: set[asyncio.Task[Sandbox]] = set()
 
     async def create(self, owner: Owner, *, launch: Launch, policy: Policy, actor: str) -> Created:
@@ -103,6 +106,7 @@ class Creation:
         """
         owner.check_name()
         sandbox = self._draft(owner, launch, policy, actor)
+        self._budgets.check_new(sandbox.tenant)
         event = SandboxCreated(
             sandbox_id=sandbox.id,
             owner=owner,

@@ -69,3 +69,23 @@ USAGE_DETAILS: Final = Table(
     Column("memory_mb", Integer, primary_key=True, autoincrement=False),
     *_amounts(),
 )
+
+BUDGETS: Final = Table(
+    "budgets",
+    METADATA,
+    Column("tenant", String, primary_key=True),
+    Column("nanos", BigInteger, nullable=False),
+    Column("action", String, nullable=False),
+    Column("updated_at", UtcMillis, nullable=False),
+)
+
+BUDGET_NOTICES: Final = Table(
+    "budget_notices",
+    METADATA,
+    Column("tenant", String, primary_key=True),
+    Column("month", String, primary_key=True),
+    Column("share", Integer, primary_key=True, autoincrement=False),
+    Column("at", UtcMillis, nullable=False),
+    Column("spent_nanos", BigInteger, nullable=False),
+    Column("budget_nanos", BigInteger, nullable=False),
+)
