@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 ROOT = Path(__file__).parents[2]
 MODULES = ROOT / "node_modules"
 PANE_BYTES_MAX = 12 * 1024
-DASHBOARD_BYTES_MAX = 40 * 1024
+DASHBOARD_BYTES_MAX = 90 * 1024
 SCRIPT = {"Content-Type": "text/javascript"}
 
 REACT_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>react</title>

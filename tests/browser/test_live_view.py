@@ -83,6 +83,6 @@ async def test_a_session_without_a_screen_has_no_such_button(page: Page, patient
         found = await keeper.sessions.acquire("ada", "code", template="base")
         assert found.sandbox is not None
         await sign_in(page, patient, f"/sandboxes/{found.sandbox.project}")
-        await expect(page.get_by_role("button", name="Kill")).to_be_visible()
+        await expect(page.get_by_role("table", name="Sessions")).to_be_visible()
         await expect(page.get_by_role("button", name="Live view")).to_have_count(0)
         await keeper.sessions.close(found.id)

@@ -59,7 +59,8 @@ async def test_a_sandbox_falls_asleep_before_the_eyes_and_its_page_never_kept_it
     await expect(pane).to_have_attribute("data-state", "PAUSED")
     await expect(pane.get_by_role("heading", name="Sandbox asleep")).to_be_visible()
     await expect(pane.locator(".caption")).to_contain_text("Auto-paused after 3 seconds")
-    await expect(page.locator(".timeline")).to_contain_text("running → paused")
+    await page.get_by_role("link", name="Timeline").click()
+    await expect(page.locator(".timeline")).to_contain_text("Running → Asleep")
 
 
 async def test_a_landing_page_has_its_sandbox_resumed_before_anybody_asks(
@@ -129,7 +130,9 @@ async def test_one_key_press_brings_the_preview_back_with_its_files(
     await expect(app).to_have_text("written by me", timeout=60_000)
     await pane.get_by_role("button", name="Recreated").click()
     await expect(pane.locator(".receipt")).to_contain_text("files restored")
+    await page.get_by_role("link", name="Files").click()
     await expect(page.get_by_role("table", name="Kept files")).to_contain_text("site/index.html")
+    await page.get_by_role("link", name="Timeline").click()
     await expect(page.get_by_role("table", name="Steps of the last wake")).to_contain_text(
         "recreating"
     )
@@ -173,7 +176,7 @@ async def test_the_fleet_is_live_and_bulk_pauses_real_sandboxes(
     rows = page.locator("tbody tr")
     await expect(rows).to_have_count(2)
     await page.get_by_label("Select all on this page").check()
-    await page.get_by_role("button", name="Pause").click()
+    await page.locator(".bulk").get_by_role("button", name="Pause").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name="Pause").click()
     await expect(dialog).to_contain_text("2 of 2 done")
@@ -188,7 +191,7 @@ async def test_a_viewer_may_look(page: Page, product: Keeper) -> None:
     project, _ = await create(product)
     await sign_in(page, product, "/?search=" + project, "sk_a_viewer")
     await expect(page.get_by_role("link", name=project)).to_be_visible()
-    assert await page.locator("input[type=checkbox]").count() == 0
+    assert await page.get_by_label("Select").count() == 0
     for path in ("/charts", "/costs", "/webhooks", "/drift", "/audit"):
         await page.goto(product.url + path)
         await expect(page.get_by_role("heading", level=1)).to_be_visible()

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.console import STATE_WORDS
 from sandkeeper.domain.texts.presentation import PRESENTATIONS, AppHealth, Truth, word_truth
 from sandkeeper.web import web_routes
 
@@ -79,6 +80,7 @@ TRENDS = {
     ],
 }
 
+WORDS = {state.value: word for state, word in STATE_WORDS.items()}
 STATES = {state.value: {"badge": words.badge.value} for state, words in PRESENTATIONS.items()}
 
 
@@ -115,6 +117,7 @@ class ScriptedApi:
         self.signed_in = True
         self.jobs: list[dict[str, Any]] = []
         self.answers: dict[str, tuple[int, Any]] = {}
+        self.parts: list[dict[str, Any]] = []
         self.pages: dict[str, tuple[str, dict[str, str]]] = {}
         self.streams: set[asyncio.Queue[bytes | None]] = set()
         self.streams_opened = 0
@@ -130,6 +133,17 @@ class ScriptedApi:
         for queue in self.streams:
             queue.put_nowait(block)
         return status
+
+    def burst(self, project: str, count: int) -> None:
+        """Tell of this many changes of a sandbox at once, each with the status it led to."""
+        for number in range(count):
+            self._seq += 1
+            change = CHANGE | {"seq": self._seq, "project": project}
+            block = f"id: {self._seq}\nevent: change\ndata: {json.dumps(change)}\n\n".encode()
+            for queue in self.streams:
+                queue.put_nowait(block)
+            state = "PAUSED" if number % 2 else "RUNNING"
+            self.tell(project, state, summary=summarize(state, datetime.now(UTC), str(number)))
 
     def ping(self) -> None:
         for queue in self.streams:
@@ -158,6 +172,7 @@ class ScriptedApi:
             "version": version,
             "ready": running,
             "app": app.value if running else None,
+            "summary": summarize(state, now),
             "cause": "automatic",
             "providerDownSince": None,
             "label": words.label,
@@ -252,7 +267,7 @@ class ScriptedApi:
             "/me": lambda: me,
             "/login": lambda: me,
             "/sandboxes": lambda: self._list(request),
-            "/presentation": lambda: {"states": STATES},
+            "/presentation": lambda: {"states": STATES, "words": WORDS},
             "/fleet/summary": self._summary,
             "/fleet/bulk": self._bulk,
             "/fleet/trends": lambda: TRENDS,
@@ -296,12 +311,21 @@ class ScriptedApi:
             | {"value": 95.0, "limit": 90.0, "ok": False, "lastOkAt": now}
         )
         numbers = {"total": states.total(), "states": dict(states), "stale": 0, "overdue": 0}
-        return {**numbers, "health": {"ok": False, "items": items}, "asOf": now}
+        parts = [
+            {"name": "enforcer", "title": "Enforcer", "state": "ok", "finding": "It runs."}
+            | {"meaning": "Pauses idle sandboxes.", "action": "Look in the log.", "since": None},
+            {"name": "background_run", "title": "Background runs", "state": "bad"}
+            | {"finding": "95.0 seconds; the limit is 90.0 seconds.", "since": None}
+            | {"meaning": "A run took too long.", "action": "Look for a slow database."},
+            *self.parts,
+        ]
+        health = {"ok": False, "parts": parts, "items": items}
+        return {**numbers, "health": health, "asOf": now}
 
     def _bulk(self) -> dict[str, Any]:
         asked = self.bodies[-1][1]
         items = []
-        for project in asked["projects"]:
+        for project in asked.get("projects") or self.sandboxes:
             fails = project.startswith("bad")
             status = self.sandboxes[project]["status"]
             item = {"project": project, "ok": True, "status": status, "code": None}
@@ -309,13 +333,20 @@ class ScriptedApi:
                 item |= {"ok": False, "status": None, "code": "provider_unavailable"}
             items.append({**item, "detail": "The provider did not answer." if fails else None})
         head = {"action": asked["action"], "dryRun": asked["dryRun"], "count": len(items)}
-        return {**head, "items": items}
+        return {**head, "matched": len(items), "items": items, "nextCursor": None}
 
     def _sandbox(self, request: Request, path: str) -> Response:
         _, _, project, *verb = path.split("/")
         status = self.sandboxes.get(project)
         if status is None:
             return problem(404, "sandbox_not_found", f"There is no sandbox of {project}.")
+        if not verb and request.method == "DELETE":
+            return JSONResponse(self.tell(project, "KILLED"))
+        return self._read(request, project, status, verb)
+
+    def _read(
+        self, request: Request, project: str, status: dict[str, Any], verb: list[str]
+    ) -> Response:
         match verb:
             case ["status"]:
                 tag = f'"v{status["version"]}"'
@@ -353,6 +384,24 @@ class ScriptedApi:
                 self.streams.discard(queue)
 
         return StreamingResponse(blocks(), media_type="text/event-stream")
+
+
+def summarize(state: str, now: datetime, note: str = "as the script says") -> dict[str, Any]:
+    """Return a sentence as the server might say it, and what can be done in this state."""
+    ended = ["wake"]
+    operations = {
+        "RUNNING": ["pause", "extend", "verify", "kill"],
+        "PAUSED": ["wake", "verify", "kill"],
+        "UNKNOWN": ["verify"],
+        "STARTING": ["verify", "kill"],
+    }
+    word = WORDS[state]
+    return {
+        "word": word,
+        "sentence": f"It is {word.lower()}, {note}.",
+        "since": now.isoformat(),
+        "operations": operations.get(state, ended),
+    }
 
 
 def problem(status: int, code: str, detail: str) -> JSONResponse:

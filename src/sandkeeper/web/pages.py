@@ -36,6 +36,7 @@ DASHBOARD_PAGES = (
     "/jobs/{rest:path}",
     "/charts",
     "/costs",
+    "/health",
     "/webhooks",
     "/drift",
     "/audit",

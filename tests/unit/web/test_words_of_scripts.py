@@ -39,6 +39,8 @@ ABOUT_NO_STATE = (
     "Sandboxes appear here ",
     "Sleeps in",
     "Expires in",
+    "Find a sandbox or a page",
+    "New sandbox",
     "Steps of the last wake",
     "Stop live view",
     "Instances at the provider that no record refers to.",

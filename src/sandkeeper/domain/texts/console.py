@@ -37,6 +37,16 @@ class Operation(StrEnum):
     KILL = "kill"
 
 
+OPERATION_LABELS: Final = {
+    Operation.WAKE: "Wake",
+    Operation.RESTART: "Restart app",
+    Operation.PAUSE: "Pause",
+    Operation.EXTEND: "Extend 1 h",
+    Operation.VERIFY: "Verify",
+    Operation.KILL: "Kill",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A sandbox in one word and one sentence, and since when that is so."""

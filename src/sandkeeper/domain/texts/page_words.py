@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sandkeeper.domain.states import State
+from sandkeeper.domain.texts.console import OPERATION_LABELS
 from sandkeeper.domain.texts.presentation import (
     JOB_TEXTS,
     PRESENTATIONS,
@@ -51,6 +52,7 @@ class DashboardWords:
     no_files: str = "No files are kept yet."
     no_session: str = "No session uses it."
     not_paused: str = "It was not paused"
+    connection_lost: str = "Connection lost."
 
 
 ACTION_LABELS: Final = {
@@ -69,7 +71,7 @@ def render_word_modules() -> dict[str, tuple[str, dict[str, Any]]]:
     return {
         "words.js": ("WORDS", _render_pane()),
         "job-words.js": ("JOB_WORDS", _render_texts(JOB_TEXTS)),
-        "dashboard/words.js": ("FLEET_WORDS", _render_texts(DashboardWords())),
+        "dashboard/words.js": ("FLEET_WORDS", _render_dashboard()),
     }
 
 
@@ -87,6 +89,11 @@ def _render_pane() -> dict[str, Any]:
         "actions": {action.value: label for action, label in ACTION_LABELS.items()},
         "page": _render_texts(PageWords()),
     }
+
+
+def _render_dashboard() -> dict[str, Any]:
+    labels = {operation.value: label for operation, label in OPERATION_LABELS.items()}
+    return {**_render_texts(DashboardWords()), "operations": labels}
 
 
 def _render_texts(texts: PageWords | DashboardWords | JobTexts) -> dict[str, str]:

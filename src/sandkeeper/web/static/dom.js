@@ -58,7 +58,7 @@ export function updateAttribute(element, name, value) {
   else element.setAttribute(name, value);
 }
 
-/** @param {Element} element @param {boolean} shown */
+/** @param {Element} element @param {unknown} shown */
 export function setVisible(element, shown) {
   updateAttribute(element, "hidden", shown ? null : "");
 }

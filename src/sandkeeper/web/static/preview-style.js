@@ -27,7 +27,7 @@ STYLE.replaceSync(`
 [data-badge=red] { --dot: light-dark(#b91c1c, #f87171); }
 [data-badge=orange] { --dot: light-dark(#c2410c, #fb923c); }
 [data-badge=yellow] { --dot: light-dark(#a16207, #fde047); }
-.bar { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 8px; padding: 4px 8px 4px 12px; min-height: 32px; border-bottom: 1px solid var(--sk-line); }
+.bar { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 8px; padding: 4px 8px 4px 12px; min-height: 37px; border-bottom: 1px solid var(--sk-line); }
 .state { display: flex; align-items: center; gap: 8px; }
 .dot { flex: none; width: 8px; height: 8px; border-radius: 50%; background: var(--dot); }
 .label { font-weight: 600; }
@@ -59,13 +59,11 @@ pre { width: 100%; max-height: 160px; margin: 0; padding: 8px; overflow: auto; t
 .receipt { padding: 8px 12px; border-bottom: 1px solid var(--sk-line); font-size: 12px; }
 [aria-busy] .primary { opacity: .6; }
 @media (prefers-reduced-motion: no-preference) {
- .overlay { animation: in .25s ease-out; }
  [data-pulsing] .dot { animation: pulse 1.4s ease-in-out infinite; }
  .spinner, [aria-busy] > .icon { animation: turn 1s linear infinite; }
 }
 @media (prefers-reduced-transparency: reduce) { .card { background: var(--sk-bg); backdrop-filter: none; } }
 @media (forced-colors: active) { .dot { forced-color-adjust: none; } .primary { border: 1px solid ButtonText; } }
-@keyframes in { from { opacity: 0; } }
 @keyframes pulse { 50% { opacity: .35; } }
 @keyframes turn { to { rotate: 360deg; } }
 @container (max-width: 520px) { .caption, .age { display: none; } .card { padding: 16px; } }

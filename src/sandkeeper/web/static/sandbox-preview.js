@@ -27,6 +27,8 @@ export class SandboxPreview extends HTMLElement {
   /** @type {HTMLIFrameElement|null} */ #frame = null;
   /** @type {ReturnType<typeof setTimeout>|undefined} */ #watchdog;
   /** @type {ReturnType<typeof setInterval>|undefined} */ #clock;
+  /** @type {ReturnType<typeof setTimeout>|undefined} */
+  #later;
   #frameUrl = "";
   #broken = false;
   #again = 1000;
@@ -108,7 +110,8 @@ export class SandboxPreview extends HTMLElement {
     const Kind = job === null ? SandboxStore : (await import("./job.js")).JobStore;
     if (round !== this.#round || !this.isConnected) return;
     const store = (this.#store = new Kind(client, name, { stream }));
-    store.subscribe(() => this.#draw());
+    // A burst of changes is drawn once a frame.
+    store.subscribe(() => (this.#later ??= setTimeout(() => this.#draw(), 16)));
     this.#draw();
     store.start();
   }
@@ -150,6 +153,7 @@ export class SandboxPreview extends HTMLElement {
   }
 
   #draw() {
+    this.#later = undefined;
     const store = this.#store;
     if (!store) return;
     const { model } = store;
@@ -167,13 +171,13 @@ export class SandboxPreview extends HTMLElement {
     updateAttribute(p.caption, "title", view.caption || null);
     updateText(p.notice, view.notice);
     setVisible(p.refresh, view.tools.includes("refresh"));
-    setVisible(p.copy_url, view.tools.includes("copy_url") && Boolean(view.frameUrl));
-    setVisible(p.open, view.tools.includes("open") && Boolean(view.frameUrl));
-    setVisible(p.awake, Boolean(view.frameUrl) && !this.hasAttribute("job"));
+    setVisible(p.copy_url, view.tools.includes("copy_url") && view.frameUrl);
+    setVisible(p.open, view.tools.includes("open") && view.frameUrl);
+    setVisible(p.awake, view.frameUrl && !this.hasAttribute("job"));
     const { recreated, receipt } = model.status ?? {};
     const hasReceipt = recreated || receipt?.restored || receipt?.lost.length;
     updateText(p.recreated, recreated ? WORDS.page.recreated : WORDS.page.restored);
-    setVisible(p.recreated, Boolean(hasReceipt));
+    setVisible(p.recreated, hasReceipt);
     if (!hasReceipt) setVisible(p.receipt, false);
     this.#drawOverlay(view, before);
     this.#drawFrame(view.frameUrl);
@@ -200,10 +204,10 @@ export class SandboxPreview extends HTMLElement {
     if (before?.icon !== view.icon) p.icon.replaceWith((p.icon = icon(view.icon)));
     updateText(p.title, view.label);
     updateText(p.text, view.caption);
-    setVisible(p.text, Boolean(view.caption));
+    setVisible(p.text, view.caption);
     const log = view.frameUrl ? "" : view.log.join("\n");
     updateText(p.log, log);
-    setVisible(p.log, Boolean(log));
+    setVisible(p.log, log);
     this.#drawProgress(view);
     const offers = JSON.stringify([view.offers, view.busy && this.#overdue()]);
     if (p.offers !== offers) {
@@ -261,7 +265,7 @@ export class SandboxPreview extends HTMLElement {
     const sleeps = isWaking(model) ? null : sleepsAt(status);
     setVisible(p.sleep, sleeps !== null);
     if (sleeps !== null) updateText(p.sleep, sleeps > now ? `${WORDS.page.sleepsIn} ${renderSpan(sleeps - now)}` : WORDS.page.aboutToSleep);
-    setVisible(p.elapsed, Boolean(this.#view?.busy));
+    setVisible(p.elapsed, this.#view?.busy);
     if (!this.#view?.busy) return;
     const usual = model.waking?.usualMs;
     updateText(p.elapsed, `${(this.#elapsed() / 1000).toFixed(1)} s${usual ? ` of about ${renderSpan(usual)}` : ""}`);
@@ -284,7 +288,7 @@ export class SandboxPreview extends HTMLElement {
     if (!url) return this.#drop();
     const { port } = this.#parts;
     const own = /^(https?:\/\/)(\d+)(-.*)$/.exec(url);
-    setVisible(port, Boolean(own));
+    setVisible(port, own);
     const wanted = own && this.#port ? `${own[1]}${this.#port}${own[3]}` : url;
     if (own && document.activeElement !== this) port.value = this.#port || own[2];
     updateAttribute(this.#parts.open, "href", wanted);

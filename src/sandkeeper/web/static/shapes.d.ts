@@ -45,10 +45,19 @@ export interface Receipt {
   reason: string;
 }
 
+/** What is true now, for those who run sandboxes, and what they can do; the usual one is first. */
+export interface Summary {
+  word: string;
+  sentence: string;
+  since: string;
+  operations: ("wake" | "restart" | "pause" | "extend" | "verify" | "kill")[];
+}
+
 /** A sandbox, as sent by `GET …/status` and the stream. */
 export interface Status {
   id?: string;
   status: State;
+  summary: Summary;
   version: number;
   sandboxUrl: string | null;
   ready: boolean;

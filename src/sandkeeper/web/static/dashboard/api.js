@@ -8,20 +8,24 @@ import { Client, pathOf } from "../pane.js";
  * @typedef {{items: Status[], nextCursor: string|null}} SandboxPage
  * @typedef {{seq: number, at: string, type: string, project: string, version?: number, fromState: string|null, toState: string|null, cause: string, reason: string, actor: string, detail: Record<string, unknown>}} Change
  * @typedef {{name: string, sentence: string, unit: string, value: number|null, limit: number, ok: boolean, lastOkAt: string|null}} Threshold
- * @typedef {{total: number, states: Record<string, number>, stale: number, overdue: number, health: {ok: boolean, items: Threshold[]}, asOf: string}} Summary
+ * @typedef {{name: string, title: string, state: "ok"|"bad"|"off", finding: string, meaning: string, action: string, since: string|null}} HealthPart
+ * @typedef {{total: number, states: Record<string, number>, stale: number, overdue: number, health: {ok: boolean, parts: HealthPart[], items: Threshold[]}, asOf: string}} Summary
  * @typedef {{name: string, title: string, sentence: string, unit: string, series: {name: string, points: [string, number][]}[]}} Trend
  * @typedef {{deliveryId: string|null, eventId: string|null, type: string|null, instanceId: string|null, receivedAt: string, outcome: string, lagMs: number|null, detail: string|null}} Delivery
  * @typedef {{instanceId: string, provider: string, region: string|null, kind: string, owner: string|null, firstSeenAt: string, lastSeenAt: string, sightings: number, reason: string, pausedAt: string|null, removedAt: string|null, removedBy: string|null}} Leak
  * @typedef {{project: string, ok: boolean, status: string|null, code: string|null, detail: string|null}} BulkItem
- * @typedef {{action: string, dryRun: boolean, count: number, items: BulkItem[]}} BulkResult
+ * @typedef {{action: string, dryRun: boolean, count: number, matched?: number, items: BulkItem[], nextCursor?: string|null}} BulkResult
  */
 
 export class Api extends Client {
   /** The server's wording of each state, by name; empty before `loadStates`. @type {Record<string, {badge: string}>} */
   states = {};
 
+  /** The word for each state that those who run sandboxes read. @type {Record<string, string>} */
+  words = {};
+
   async loadStates() {
-    this.states = (await this.json("GET", "/api/presentation")).states;
+    ({ states: this.states, words: this.words } = await this.json("GET", "/api/presentation"));
   }
 
   /** @returns {Promise<{role: "operator"|"editor"|"viewer"|"client", name: string}>} */
@@ -63,9 +67,9 @@ export class Api extends Client {
     return this.json("GET", `/api/costs?${query}`);
   }
 
-  /** @param {string} action @param {string[]} projects @param {boolean} dryRun @returns {Promise<BulkResult>} */
-  bulk(action, projects, dryRun) {
-    return this.json("POST", "/api/fleet/bulk", { action, projects, dryRun });
+  /** @param {string} action @param {{projects: string[]}|{filter: Record<string, string|boolean>}} targets @param {boolean} dryRun @param {string|null} cursor @returns {Promise<BulkResult>} */
+  bulk(action, targets, dryRun, cursor) {
+    return this.json("POST", "/api/fleet/bulk", { action, ...targets, dryRun, ...(cursor ? { cursor } : {}) });
   }
 
   /** @param {string|null} cursor @returns {Promise<{items: Delivery[], nextCursor: string|null}>} */
@@ -103,6 +107,11 @@ export class Api extends Client {
     return this.json("GET", pathOf(project, `history?limit=50${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`));
   }
 
+  /** @param {string} project @param {number} lines @returns {Promise<{lines: string[], note: string}>} */
+  wholeLog(project, lines) {
+    return this.json("GET", pathOf(project, `log?lines=${lines}`));
+  }
+
   /** @param {string} project @returns {Promise<any>} */
   files(project) {
     return this.json("GET", pathOf(project, "files"));
@@ -135,5 +144,8 @@ export class Api extends Client {
   }
 }
 
+// The same as the pane's, so that both read one stream.
+const HOME = /(.+)\/static\/\w{12}\//.exec(import.meta.url)?.[1];
+
 /** The dashboard's client; it authenticates with the login cookie. */
-export const api = new Api();
+export const api = new Api({ base: HOME });

@@ -3,7 +3,7 @@
 import { h } from "../pane.js";
 import { api } from "./api.js";
 import { table } from "./base-element.js";
-import { figure } from "./fleet-health.js";
+import { figure } from "./health-page.js";
 
 /** @import {Trend} from "./api.js" */
 

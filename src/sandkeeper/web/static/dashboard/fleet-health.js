@@ -1,87 +1,63 @@
-// <fleet-health>: the health thresholds, each with its current value.
+// <fleet-health>: one chip for the keeper's health, which leads to the health page.
 
-import { h, renderSpan } from "../pane.js";
+import { h } from "../pane.js";
 import { api } from "./api.js";
-import { BaseElement, when } from "./base-element.js";
+import { amount, BaseElement, link } from "./base-element.js";
 
-/** @import {Summary, Threshold} from "./api.js" */
+/** @import {Summary} from "./api.js" */
 
 const REFRESH_MS = 15000;
-/** @type {Record<string, string>} */
-const LABELS = {
-  webhook_failures: "webhooks",
-  background_run: "runs",
-  stale_records: "stale",
-  mismatches: "mismatch",
-  enforcer_silence: "enforcer",
-  webhook_silence: "silence",
-  idle_lag_p95: "idle lag",
-  clock_skew: "clocks",
-};
 
 export class FleetHealth extends BaseElement {
-  #lights = h("ul", { class: "lights", "aria-label": "Health" });
   #drawn = "";
+  /** @type {Summary|null} */ #last = null;
 
   begin() {
-    this.replaceChildren(this.#lights);
-    void this.#refresh();
-    this.every(REFRESH_MS, () => void this.#refresh());
+    this.#show("gray", "Health", "");
+    void this.refresh();
+    this.every(REFRESH_MS, () => void this.refresh());
   }
 
-  async #refresh() {
+  /** Tell a page that opened since what was read last. */
+  repeat() {
+    if (this.#last) this.#tell(this.#last);
+  }
+
+  /** @param {Summary} summary */
+  #tell(summary) {
+    this.#last = summary;
+    this.dispatchEvent(new CustomEvent("fleet-summary", { detail: summary, bubbles: true }));
+  }
+
+  async refresh() {
     try {
       const summary = await api.summary();
-      this.dispatchEvent(new CustomEvent("fleet-summary", { detail: summary, bubbles: true }));
+      this.#tell(summary);
       this.#draw(summary);
-    } catch {
-      this.#drawn = "";
-      this.#lights.replaceChildren(h("li", { "data-badge": "yellow" }, h("span", { class: "dot" }), "health unknown"));
+    } catch (error) {
+      this.dispatchEvent(new CustomEvent("fleet-silent", { detail: error, bubbles: true }));
+      this.#show("yellow", "Health unknown", "");
     }
   }
 
   /** @param {Summary} summary */
   #draw({ health }) {
-    const drawn = JSON.stringify(health);
+    const bad = health.parts.filter((part) => part.state === "bad");
+    const [first] = bad;
+    if (!first) this.#show("green", "Healthy", "");
+    else this.#show("red", bad.length === 1 ? first.title : amount(bad.length, "problem"), bad.map((part) => `${part.title}: ${part.finding}`).join("\n"));
+  }
+
+  /** @param {string} badge @param {string} text @param {string} title */
+  #show(badge, text, title) {
+    const drawn = `${badge} ${text} ${title}`;
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
-    const quiet = health.items.filter((light) => light.ok && light.value === null);
-    this.#lights.replaceChildren(
-      ...health.items.filter((light) => !quiet.includes(light)).map((light) => renderLight(light)),
-      ...(quiet.length ? [renderQuiet(quiet)] : []));
+    const chip = link("/health", h("span", { class: "dot" }), text);
+    Object.assign(chip, { className: "chip", title });
+    chip.dataset.badge = badge;
+    this.replaceChildren(chip);
   }
-}
-
-/** @param {Threshold} light */
-function renderLight(light) {
-  const label = labelOf(light);
-  const limit = `Limit ${figure(light.limit, light.unit)}.`;
-  const title = `${label}: ${light.ok ? "ok" : "over the limit"}. ${light.sentence} ${limit}`;
-  return h("li", { "data-badge": light.ok ? "green" : "red", title },
-    h("details", { name: "light" },
-      h("summary", {}, h("span", { class: "dot" }), `${label} `, h("b", {}, light.value === null ? "–" : figure(light.value, light.unit)), h("span", { class: "unseen" }, light.ok ? " ok" : " over the limit")),
-      h("div", { class: "popover" }, h("p", {}, light.sentence), h("p", {}, limit), h("p", {}, "Last ok: ", when(light.lastOkAt)))));
-}
-
-/** Show all thresholds without enough data as one light, to leave room for the others. @param {Threshold[]} lights */
-function renderQuiet(lights) {
-  return h("li", { "data-badge": "gray", title: `Not enough data: ${lights.map(labelOf).join(", ")}.` },
-    h("details", { name: "light" },
-      h("summary", {}, h("span", { class: "dot" }), `${lights.length} quiet`),
-      h("div", { class: "popover" }, h("p", {}, "Not enough data:"), ...lights.map((light) => h("p", {}, h("b", {}, labelOf(light)), `: ${light.sentence} Limit ${figure(light.limit, light.unit)}.`)))));
-}
-
-/** @param {Threshold} light */
-function labelOf(light) {
-  return LABELS[light.name] ?? light.name.replaceAll("_", " ");
-}
-
-/** @param {number} value @param {string} unit */
-export function figure(value, unit) {
-  if (unit === "ratio") return `${(value * 100).toFixed(value && value < 0.1 ? 1 : 0)} %`;
-  if (unit === "s") return value < 10 ? `${value.toFixed(1)} s` : renderSpan(value * 1000);
-  if (unit === "ms") return value < 1000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`;
-  return `${Number.isInteger(value) ? value : value.toFixed(1)}${unit ? ` ${unit}` : ""}`;
 }
 
 customElements.define("fleet-health", FleetHealth);

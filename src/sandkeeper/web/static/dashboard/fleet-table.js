@@ -1,36 +1,38 @@
 // <fleet-table>: the whole fleet. The database sorts, filters and pages; the address holds the view,
 // so a link shows the same rows to another user. Rows are updated in place.
 
-import { h, isEnded } from "../pane.js";
+import { h } from "../pane.js";
 import { api } from "./api.js";
-import { amount, BaseElement, confirmAction, detailPath, link, mayOperate, renderProblem, showDialog, state, stateOf, until, when } from "./base-element.js";
+import { amount, askSoon, BaseElement, mayOperate, menu, renderProblem, state } from "./base-element.js";
+import { openCreate } from "./create-sandbox.js";
+import { BULK, performBulk } from "./fleet-bulk.js";
+import { chosenColumns, COLUMNS, renderChoice } from "./fleet-columns.js";
 import { renderEmpty } from "./fleet-empty.js";
+import { LABELS, operationButtons } from "./operations.js";
 
 /** @import {Status} from "../shapes.js" */
-/** @import {BulkItem, Summary} from "./api.js" */
+/** @import {Summary} from "./api.js" */
 
 const LIMIT = 50;
 const RELOAD_MS = 30000;
-const STREAM_WAIT_MS = 2000;
-/** @type {[string, string|null][]} */
-const COLUMNS = [["Project", "owner"], ["State", "state"], ["Why", null], ["Sleeps in", "check"], ["Version", null], ["Last active", "active"]];
-const FILTERS = ["search", "state", "kind", "region", "sort", "cursor"];
-/** @type {Record<string, string>} */
-const BULK = { pause: "Pause", wake: "Wake", kill: "Kill" };
-/** @type {Record<string, (state: string) => boolean>} */
-const AFFECTS = { pause: (state) => state === "RUNNING", wake: (state) => state !== "RUNNING" && state !== "STARTING", kill: (state) => !isEnded(state) };
+const STREAM_WAIT_MS = 1000;
+const NEWS_MAX = 1000;
+/** What the list and a bulk action are filtered by; `kind` is the list's `owner`. */
+const FILTERS = ["search", "state", "kind", "region", "tenant", "overdue"];
 
 export class FleetTable extends BaseElement {
   /** @type {Map<string, {status: Status, row: HTMLElement}>} */ #rows = new Map();
   /** @type {Set<string>} */ #chosen = new Set();
+  #choosesAll = false;
   /** @type {string|null} */ #next = null;
+  /** @type {Summary|null} */ #summary = null;
   #counts = h("div", { class: "counts" });
   #news = h("button", { type: "button", class: "plain", hidden: true, onclick: () => void this.#reload() });
   #body = h("tbody");
   #heads = h("tr");
-  #place = h("div");
+  #place = h("div", { class: "fleet-place" });
   #bulk = h("div", { class: "bulk", role: "status" });
-  #pages = h("div", { class: "row pages" });
+  #pages = h("nav", { class: "row paging", "aria-label": "Pages of the list" });
   /** @type {any} */ #form;
   /** @type {Set<string>} */ #fresh = new Set();
   #loads = 0;
@@ -38,23 +40,27 @@ export class FleetTable extends BaseElement {
   #live = false;
 
   begin() {
-    const states = h("select", { name: "state", "aria-label": "State" }, h("option", { value: "" }, "any state"), ...Object.keys(api.states).map((name) => h("option", { value: name }, name.toLowerCase())));
+    const states = h("select", { name: "state", "aria-label": "State" }, h("option", { value: "" }, "any state"), ...Object.entries(api.words).map(([name, word]) => h("option", { value: name }, word)));
     const kinds = h("select", { name: "kind", "aria-label": "Kind" }, h("option", { value: "" }, "any kind"), ...["project", "job", "session", "pool"].map((kind) => h("option", { value: kind }, kind)));
-    const search = h("input", { name: "search", type: "search", placeholder: "search id, owner, metadata", "aria-label": "Search" });
+    const search = h("input", { name: "search", type: "search", placeholder: "id, owner, metadata", "aria-label": "Search" });
     const region = h("input", { name: "region", placeholder: "region", "aria-label": "Region", size: 8 });
-    this.#form = h("form", { class: "filters", role: "search", onsubmit: (/** @type {Event} */ e) => (e.preventDefault(), this.#filter()), onchange: () => this.#filter() }, search, states, kinds, region, this.#news, this.#bulk);
+    const tenant = h("input", { name: "tenant", placeholder: "tenant", "aria-label": "Tenant", size: 8 });
+    this.#form = h("form", { class: "filters", role: "search", onsubmit: (/** @type {Event} */ e) => (e.preventDefault(), this.#filter()), onchange: () => this.#filter() }, search, states, kinds, region, tenant, this.#news);
     let typing = 0;
     search.addEventListener("input", () => (clearTimeout(typing), (typing = window.setTimeout(() => this.#filter(), 250))));
-    this.replaceChildren(h("h1", { class: "unseen" }, "Fleet"), this.#counts, this.#form, this.#place, this.#pages);
+    const create = mayOperate() ? h("button", { type: "button", class: "primary", onclick: openCreate }, "New sandbox") : null;
+    this.replaceChildren(
+      h("div", { class: "heading" }, h("h1", {}, "Sandboxes"), h("div", { class: "row" }, this.#columnMenu(), create)),
+      this.#counts, this.#form, this.#bulk, this.#place, this.#pages);
     this.on(document, "fleet-summary", (event) => this.#count(event.detail));
-    const feed = this.follow((message) => this.#onMessage(message), (live) => this.#setLive(live));
+    const feed = this.followFleet(({ statuses }) => statuses.forEach((status) => this.#onStatus(status)), (live) => this.#setLive(live));
     this.#live = feed.live;
     this.every(RELOAD_MS, () => this.#live || void this.#reload());
     this.#fill();
     // What changed before the stream was open is only in a list that is loaded after it.
     if (feed.connecting) this.#first = window.setTimeout(() => void this.#reload(), STREAM_WAIT_MS);
     else void this.#reload();
-    void api.summary().then((summary) => this.#count(summary), () => undefined);
+    /** @type {any} */ (document.querySelector("fleet-health"))?.repeat();
   }
 
   /** Show the view that the address describes. */
@@ -68,17 +74,32 @@ export class FleetTable extends BaseElement {
     for (const field of this.#form.elements) if (field.name) field.value = query.get(field.name) ?? "";
   }
 
-  /** @param {Record<string, string|null>} changes @param {boolean} [replace] */
-  #go(changes, replace = false) {
+  #columnMenu() {
+    const boxes = COLUMNS.filter(({ id }) => id !== "project").map(({ id, title }) => {
+      const box = h("input", { type: "checkbox", value: id, onchange: () => choose() });
+      box.checked = chosenColumns(new URLSearchParams(location.search)).some((column) => column.id === id);
+      return h("label", { class: "check" }, box, ` ${title}`);
+    });
+    const choose = () => {
+      const ids = boxes.map((label) => label.querySelector("input")).filter((box) => box.checked).map((box) => box.value);
+      this.#go({ columns: renderChoice(["project", ...ids]) }, { keepsPage: true });
+    };
+    return menu("Columns", ...boxes);
+  }
+
+  /** @param {Record<string, string|null>} changes @param {{replace?: boolean, keepsPage?: boolean}} [options] */
+  #go(changes, { replace = false, keepsPage = false } = {}) {
     const query = new URLSearchParams(location.search);
-    if (!("cursor" in changes)) query.delete("cursor");
+    if (!keepsPage) for (const name of ["cursor", "page"]) query.delete(name);
     for (const [name, value] of Object.entries(changes)) {
       if (value) query.set(name, value);
       else query.delete(name);
     }
     const address = query.size ? `/?${query}` : "/";
-    if (replace) history.replaceState(null, "", address);
-    else history.pushState(null, "", address);
+    // How one came here, for the way back: a cursor only leads forward.
+    const trail = keepsPage ? (history.state?.trail ?? []) : [];
+    if (replace) history.replaceState({ trail }, "", address);
+    else history.pushState({ trail }, "", address);
     void this.#reload();
   }
 
@@ -86,18 +107,18 @@ export class FleetTable extends BaseElement {
     const fields = new FormData(this.#form);
     const changes = Object.fromEntries([...fields].map(([name, value]) => [name, String(value).trim() || null]));
     const query = new URLSearchParams(location.search);
-    if (Object.entries(changes).some(([name, value]) => (query.get(name) ?? null) !== value)) this.#go(changes, true);
+    if (Object.entries(changes).some(([name, value]) => (query.get(name) ?? null) !== value)) this.#go(changes, { replace: true });
   }
 
   async #reload() {
     clearTimeout(this.#first);
     const load = ++this.#loads;
-    const query = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => FILTERS.includes(name)));
-    const kind = query.get("kind");
-    query.delete("kind");
-    if (kind) query.set("owner", kind);
-    query.set("limit", String(LIMIT));
-    query.set("fields", "compact");
+    const address = new URLSearchParams(location.search);
+    const query = new URLSearchParams({ limit: String(LIMIT), fields: "compact" });
+    for (const name of [...FILTERS, "sort", "cursor"]) {
+      const value = address.get(name);
+      if (value) query.set(name === "kind" ? "owner" : name, value);
+    }
     try {
       const page = await api.list(query);
       if (load === this.#loads) this.#draw(page.items, page.nextCursor);
@@ -113,7 +134,11 @@ export class FleetTable extends BaseElement {
     this.#news.hidden = true;
     this.#rows = new Map(items.map((status) => [keyOf(status), { status, row: this.#row(status) }]));
     this.#chosen = new Set([...this.#chosen].filter((name) => this.#rows.has(name)));
-    const filtered = location.search !== "";
+    this.#choosesAll = false;
+    const filtered = FILTERS.some((name) => new URLSearchParams(location.search).has(name));
+    this.#drawPages();
+    this.#drawBulk();
+    this.#drawCounts();
     if (!items.length && !filtered) return void this.#place.replaceChildren(renderEmpty(() => void this.#reload()));
     this.#drawHeads();
     this.#body.replaceChildren(...[...this.#rows.values()].map(({ row }) => row));
@@ -121,21 +146,21 @@ export class FleetTable extends BaseElement {
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sandboxes" },
         h("table", { class: "fleet" }, h("caption", { class: "unseen" }, "Sandboxes"), h("thead", {}, this.#heads), this.#body)),
       items.length ? "" : h("p", { class: "quiet" }, "No sandbox matches."));
-    this.#drawPages();
-    this.#drawBulk();
     return undefined;
   }
 
   #drawHeads() {
-    const sort = new URLSearchParams(location.search).get("sort") ?? "-created";
+    const query = new URLSearchParams(location.search);
+    const sort = query.get("sort") ?? "-created";
     const all = h("input", { type: "checkbox", "aria-label": "Select all on this page", onchange: () => this.#choose([...this.#rows.keys()], all.checked) });
-    const heads = COLUMNS.map(([name, key]) => {
-      if (!key) return h("th", { scope: "col" }, name);
+    const heads = chosenColumns(query).map(({ title, sort: key }) => {
+      if (!key) return h("th", { scope: "col" }, title);
       const direction = sort === key ? "ascending" : sort === `-${key}` ? "descending" : null;
-      const turn = () => this.#go({ sort: direction === "descending" ? key : `-${key}` });
-      return h("th", { scope: "col", "aria-sort": direction }, h("button", { type: "button", class: "plain", onclick: turn }, name, direction === "ascending" ? " ↑" : direction ? " ↓" : ""));
+      const turn = () => this.#go({ sort: direction === "ascending" ? `-${key}` : key });
+      return h("th", { scope: "col", "aria-sort": direction }, h("button", { type: "button", class: "plain", onclick: turn }, title, direction === "ascending" ? " ↑" : direction ? " ↓" : ""));
     });
-    this.#heads.replaceChildren(...(mayOperate() ? [h("th", {}, all)] : []), ...heads);
+    const operate = mayOperate();
+    this.#heads.replaceChildren(...(operate ? [h("th", { class: "pick" }, all)] : []), ...heads, ...(operate ? [h("th", { scope: "col" }, h("span", { class: "unseen" }, "Action"))] : []));
   }
 
   /** @param {Status} status */
@@ -143,35 +168,36 @@ export class FleetTable extends BaseElement {
     const name = keyOf(status);
     const box = h("input", { type: "checkbox", "aria-label": `Select ${name}`, onchange: () => this.#choose([name], box.checked) });
     box.checked = this.#chosen.has(name);
-    const cells = [
-      link(detailPath(name), name),
-      stateOf(status),
-      h("span", { class: "why", title: status.reason ?? "" }, status.reason ?? ""),
-      until(status.sleepsAt),
-      `v${status.version}`,
-      when(status.lastActiveClass && status.lastActiveAt),
-    ];
-    return h("tr", { "data-project": name, "data-state": status.status }, ...(mayOperate() ? [h("td", {}, box)] : []), ...cells.map((cell) => h("td", {}, cell)));
+    const columns = chosenColumns(new URLSearchParams(location.search));
+    const cells = columns.map(({ title, id, cell }) => h("td", { "data-title": title, "data-column": id }, cell(status)));
+    const row = h("tr", { "data-project": name, "data-state": status.status }, ...cells);
+    if (!mayOperate()) return row;
+    const usual = status.summary.operations.find((operation) => operation !== "verify" && operation !== "kill");
+    const [button] = usual ? operationButtons(() => this.#rows.get(name)?.status ?? status, [usual]) : [];
+    button?.setAttribute("aria-label", `${LABELS[usual ?? ""]} ${name}`);
+    button?.classList.replace("primary", "small");
+    row.prepend(h("td", { class: "pick" }, box));
+    row.append(h("td", { class: "act" }, button ?? ""));
+    return row;
   }
 
-  /** @param {import("../shapes.js").Message} message */
-  #onMessage({ event, data }) {
-    const status = /** @type {Status} */ (data);
-    if (event !== "status" || !status.project) return;
-    const known = this.#rows.get(status.project);
+  /** @param {Status} status */
+  #onStatus(status) {
+    const name = keyOf(status);
+    const known = this.#rows.get(name);
     if (!known) {
-      if (status.version > 1 && this.#rows.size >= LIMIT) return;
-      this.#fresh.add(status.project);
+      if ((status.version > 1 && this.#rows.size >= LIMIT) || this.#fresh.size >= NEWS_MAX) return;
+      this.#fresh.add(name);
       this.#news.textContent = `${amount(this.#fresh.size, "change")} elsewhere, show`;
       this.#news.hidden = false;
-      if (!this.#rows.size) void this.#reload();
+      if (!this.#rows.size) askSoon("fleet", () => this.isConnected && this.#reload());
       return;
     }
     if (status.version < known.status.version) return;
     const row = this.#row(status);
     if (known.status.status !== status.status) row.classList.add("changed");
     known.row.replaceWith(row);
-    this.#rows.set(status.project, { status, row });
+    this.#rows.set(name, { status, row });
   }
 
   /** @param {boolean} live */
@@ -181,23 +207,36 @@ export class FleetTable extends BaseElement {
   }
 
   /** @param {Summary} summary */
-  #count({ total, states, overdue }) {
+  #count(summary) {
+    this.#summary = summary;
+    this.#drawCounts();
+    this.#drawPages();
+  }
+
+  /** Show the counts; each is the filter that finds what it counts. */
+  #drawCounts() {
+    if (!this.#summary) return;
+    const { total, states, overdue } = this.#summary;
+    const query = new URLSearchParams(location.search);
+    /** @param {Record<string, string|null>} filter @param {Node|string} label @param {number} count @param {string} badge */
+    const one = (filter, label, count, badge) => {
+      const isOn = Object.entries(filter).every(([name, value]) => (query.get(name) ?? null) === value);
+      return h("button", { type: "button", class: "count", "data-badge": badge, "aria-pressed": String(isOn), onclick: () => (this.#go({ state: null, overdue: null, ...filter }), this.#fill()) }, label, h("b", {}, count.toLocaleString("en")));
+    };
     const present = Object.entries(api.states).filter(([name]) => states[name]);
-    const parts = present.map(([name, { badge }]) => {
-      const count = states[name] ?? 0;
-      const bar = h("span", { class: "share" });
-      bar.style.setProperty("--share", String(count / Math.max(total, 1)));
-      return h("span", { class: "count", "data-badge": badge }, state(badge, name.toLowerCase()), h("b", {}, count.toLocaleString("en")), bar);
-    });
-    this.#counts.replaceChildren(h("span", { class: "count" }, "all ", h("b", {}, total.toLocaleString("en"))), ...parts, overdue ? h("span", { class: "count", "data-badge": "red" }, state("red", "overdue"), h("b", {}, overdue)) : "");
+    this.#counts.replaceChildren(
+      one({ state: null, overdue: null }, "All", total, "gray"),
+      ...present.map(([name, { badge }]) => one({ state: name }, state(badge, api.words[name] ?? name), states[name] ?? 0, badge)),
+      overdue || query.has("overdue") ? one({ overdue: "true" }, state("red", "Overdue"), overdue, "red") : "");
   }
 
   /** @param {string[]} names @param {boolean} chosen */
   #choose(names, chosen) {
+    this.#choosesAll = false;
     for (const name of names) {
       if (chosen) this.#chosen.add(name);
       else this.#chosen.delete(name);
-      const box = this.#rows.get(name)?.row.querySelector("input");
+      const box = /** @type {HTMLInputElement|null|undefined} */ (this.#rows.get(name)?.row.querySelector("input"));
       if (box) box.checked = chosen;
     }
     this.#drawBulk();
@@ -205,40 +244,46 @@ export class FleetTable extends BaseElement {
 
   #drawBulk() {
     const count = this.#chosen.size;
-    this.#bulk.replaceChildren(...(count ? [`${count} selected:`, ...Object.entries(BULK).map(([action, label]) => h("button", { type: "button", onclick: () => void this.#perform(action) }, label))] : []));
+    if (!count) return void this.#bulk.replaceChildren();
+    const buttons = BULK.map((action) => h("button", { type: "button", class: action === "kill" ? "danger" : null, onclick: () => void this.#perform(action) }, LABELS[action] ?? action));
+    const isPage = count === this.#rows.size && (this.#next || new URLSearchParams(location.search).has("cursor"));
+    const all = isPage && !this.#choosesAll ? h("button", { type: "button", class: "plain", onclick: () => ((this.#choosesAll = true), this.#drawBulk()) }, "Select all that match") : "";
+    this.#bulk.replaceChildren(h("span", {}, this.#choosesAll ? "All that match are selected" : `${count} selected`), all, ...buttons, h("button", { type: "button", class: "plain", onclick: () => this.#choose([...this.#chosen], false) }, "Clear"));
+    return undefined;
   }
 
   #drawPages() {
     const query = new URLSearchParams(location.search);
-    const first = query.has("cursor") ? h("button", { type: "button", onclick: () => this.#go({ cursor: null }) }, "First page") : "";
-    const next = this.#next ? h("button", { type: "button", onclick: () => this.#go({ cursor: this.#next }) }, "Next page") : "";
-    this.#pages.replaceChildren(first, next);
+    const page = Number(query.get("page") ?? 1);
+    const trail = /** @type {(string|null)[]} */ (history.state?.trail ?? []);
+    /** @param {string|null} cursor @param {number} number @param {(string|null)[]} way */
+    const turn = (cursor, number, way) => {
+      this.#go({ cursor, page: number > 1 ? String(number) : null });
+      history.replaceState({ trail: way }, "");
+      scrollTo(0, 0);
+    };
+    const here = query.get("cursor");
+    const first = here ? h("button", { type: "button", onclick: () => turn(null, 1, []) }, "First page") : "";
+    const previous = trail.length ? h("button", { type: "button", onclick: () => turn(trail.at(-1) ?? null, page - 1, trail.slice(0, -1)) }, "Previous page") : "";
+    const next = this.#next ? h("button", { type: "button", onclick: () => turn(this.#next, page + 1, [...trail, here]) }, "Next page") : "";
+    const isWhole = !FILTERS.some((name) => query.has(name)) && this.#summary;
+    const of = isWhole ? ` of ${Math.max(1, Math.ceil((this.#summary?.total ?? 0) / LIMIT))}` : "";
+    const where = first || next ? h("span", { class: "quiet" }, `Page ${page}${of}`) : "";
+    this.#pages.replaceChildren(where, first, previous, next);
   }
 
   /** @param {string} action */
   async #perform(action) {
-    const projects = [...this.#chosen];
-    const verb = BULK[action] ?? action;
-    try {
-      const plan = await api.bulk(action, projects, true);
-      const affected = plan.items.filter((item) => item.ok && AFFECTS[action]?.(item.status ?? "")).length;
-      const question = `${verb} ${amount(affected, "sandbox")}?`;
-      const others = plan.items.length - affected;
-      const details = [h("p", {}, others ? `${others} of ${projects.length} selected are not affected.` : `${projects.join(", ").slice(0, 300)}`)];
-      if (!(await confirmAction(question, details, verb))) return;
-      const result = await api.bulk(action, projects, false);
-      showDialog(`${verb}: ${result.items.filter((item) => item.ok).length} of ${result.items.length} done`, [renderResult(result.items)]);
-      this.#choose(projects, false);
-      void this.#reload();
-    } catch (error) {
-      showDialog(`${verb} failed`, [renderProblem(error)]);
-    }
+    const query = new URLSearchParams(location.search);
+    const entries = FILTERS.flatMap((name) => {
+      const value = query.get(name);
+      return value ? [[name === "kind" ? "owner" : name, name === "overdue" ? true : value]] : [];
+    });
+    const targets = this.#choosesAll ? { filter: Object.fromEntries(entries) } : { projects: [...this.#chosen] };
+    if (!(await performBulk(action, targets))) return;
+    this.#choose([...this.#chosen], false);
+    void this.#reload();
   }
-}
-
-/** @param {BulkItem[]} items */
-function renderResult(items) {
-  return h("ul", { class: "results" }, ...items.map((item) => h("li", { "data-badge": item.ok ? "green" : "red" }, h("span", { class: "dot" }), h("b", {}, item.project), ` ${item.ok ? (item.status ?? "done").toLowerCase() : (item.detail ?? item.code ?? "failed")}`)));
 }
 
 /** @param {Status} status */

@@ -1,234 +1,151 @@
-// <sandbox-detail name="…">: one sandbox: preview, explanation, timeline, files, sessions.
+// <sandbox-detail name="…">: one sandbox: what is true now, what can be done, and the tabs.
 
-import { h, SandkeeperError, renderSpan } from "../pane.js";
+import { h, SandkeeperError, updateText, WORDS } from "../pane.js";
 import { api } from "./api.js";
-import { amount, BaseElement, confirmAction, lasting, mayOperate, renderProblem, showDialog, stateOf, table, until, when } from "./base-element.js";
-import { FLEET_WORDS } from "./words.js";
+import { askSoon, BaseElement, copyButton, detailPath, lasting, link, mayOperate, menu, renderProblem, state } from "./base-element.js";
+import { operationButtons } from "./operations.js";
+import { TABS } from "./sandbox-tabs.js";
 
-/** @import {Message, Status} from "../shapes.js" */
+/** @import {Status} from "../shapes.js" */
 /** @import {Change} from "./api.js" */
+/** @import {SandboxTab} from "./sandbox-tab.js" */
 
-const REFRESH_MS = 30000;
+const POLL_MS = 10000;
+const TAIL_LINES = 5;
+const DOWN = new Set(["crashed", "ended", "silent"]);
 
 export class SandboxDetail extends BaseElement {
-  #why = h("div");
-  #facts = h("div");
-  #timeline = h("ol", { class: "timeline" });
-  #older = h("button", { type: "button", hidden: true }, "Older");
-  #files = h("div");
-  #sessions = h("div");
-  #live = h("div");
-  #log = h("div");
-  #receipt = h("div");
-  /** @type {string|null} */ #cursor = null;
-  #timer = 0;
-  #state = "";
+  /** @type {Status|null} */ #status = null;
+  /** @type {SandboxTab|null} */ #tab = null;
+  #shown = "";
+  #offered = "";
+  #live = false;
+  #truth = h("div", { class: "truth", role: "status" });
+  #since = h("span", { class: "quiet" });
+  #actions = h("div", { class: "row actions" });
+  #tail = h("div", { hidden: true });
+  #tabs = h("nav", { class: "tabs", "aria-label": "Sections" });
+  #place = h("div");
 
   get name() {
     return this.getAttribute("name") ?? "";
   }
 
   begin() {
-    const preview = h("sandbox-preview", { project: this.name, stream: "fleet" });
     this.replaceChildren(
-      h("div", { class: "heading" }, h("h1", {}, this.name), mayOperate() ? this.#actions() : null),
-      h("div", { class: "columns" },
-        h("div", { class: "column" }, preview, section("Log", this.#log), section("Files", this.#files), section("Timeline", this.#timeline, this.#older)),
-        h("div", { class: "column" }, section("Why", this.#why), section("Facts", this.#facts), section("Last wake", this.#receipt), section("Sessions", this.#sessions, this.#live))));
-    this.#older.addEventListener("click", () => void this.#more());
+      h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, link("/", "Sandboxes"), " / ", h("span", { "aria-current": "page" }, this.name)),
+      h("div", { class: "heading" }, h("div", { class: "row" }, h("h1", {}, this.name), copyButton(this.name, "Copy name")), mayOperate() ? this.#actions : null),
+      h("div", { class: "truth-line" }, this.#truth, this.#since),
+      this.#tail, this.#tabs, this.#place);
     // The stream only sends new changes; read again what changed before it opened.
-    this.follow((message) => this.#onMessage(message), (live) => live && this.#catchUp());
-    this.every(REFRESH_MS, () => void this.#explain());
-    this.#loadAll();
+    const feed = this.followFleet(({ statuses, changes }) => this.#onBatch(statuses.get(this.name), changes), (live) => this.#setLive(live));
+    this.#live = feed.live;
+    this.every(POLL_MS, () => this.#live || this.#reload());
+    void this.#load();
   }
 
-  #loadAll() {
-    this.#catchUp();
-    void this.#more();
-    this.#reloadForState("");
+  /** Show the tab that the address names. */
+  restore() {
+    if (this.#status) void this.#showTab();
   }
 
-  #catchUp() {
-    void this.#explain();
-    void this.load(this.#facts, () => api.status(this.name), renderFacts);
+  /** @param {boolean} live */
+  #setLive(live) {
+    this.#live = live;
+    if (live) this.#reload();
   }
 
-  /** Reload what depends on the state. @param {string} state */
-  #reloadForState(state) {
-    this.#state = state;
-    void this.load(this.#log, () => api.log(this.name), (log) => [log.lines.length ? h("pre", { tabindex: 0 }, log.lines.join("\n")) : nothing(log.note)]);
-    void this.load(this.#files, () => orNull(api.files(this.name)), renderFiles);
-    void this.load(this.#receipt, () => orNull(api.receipt(this.name)), renderReceipt);
-    void this.load(this.#sessions, () => orNull(api.sessions(this.name)), (items) => renderSessions(items, (one) => this.#watch(one)));
-    // The live view ends with the sandbox.
-    if (state && state !== "RUNNING") this.#live.replaceChildren();
+  #reload() {
+    askSoon(`status ${this.name}`, () => this.isConnected && this.#load());
   }
 
-  #explain() {
-    return this.load(this.#why, () => api.explain(this.name), renderWhy);
-  }
-
-  async #more() {
+  async #load() {
     try {
-      const page = await api.history(this.name, this.#cursor);
-      this.#timeline.append(...page.items.map(renderChange));
-      this.#cursor = page.nextCursor;
-      this.#older.hidden = !page.nextCursor;
+      this.#setStatus(await api.status(this.name));
     } catch (error) {
-      this.#timeline.append(h("li", {}, renderProblem(error)));
+      if (!this.isConnected || this.#status) return;
+      const isAbsent = error instanceof SandkeeperError && error.status === 404;
+      const absent = h("section", { class: "card" }, h("h2", {}, WORDS.page.absent), h("p", {}, link("/", "Go to the fleet")));
+      this.#place.replaceChildren(isAbsent ? absent : renderProblem(error, () => void this.#load()));
     }
   }
 
-  /** @param {Message} message */
-  #onMessage({ event, data }) {
-    if (/** @type {any} */ (data).project !== this.name) return;
-    if (event === "change") this.#timeline.prepend(renderChange(/** @type {Change} */ (data)));
-    if (event !== "status") return;
-    if (/** @type {Status} */ (data).status !== this.#state) this.#reloadForState(/** @type {Status} */ (data).status);
-    this.#facts.replaceChildren(...renderFacts(/** @type {Status} */ (data)));
-    // Explain once per burst of changes.
-    clearTimeout(this.#timer);
-    this.#timer = window.setTimeout(() => void this.#explain(), 300);
+  /** @param {Status|undefined} status @param {Change[]} changes */
+  #onBatch(status, changes) {
+    if (status) this.#setStatus(status);
+    const own = changes.filter((change) => change.project === this.name);
+    if (own.length) this.#tab?.changesArrived(own);
   }
 
-  /** Return the button that opens a desktop's live view, which has the sandbox's origin. @param {any} session */
-  #watch(session) {
-    const stop = async () => {
-      this.#live.replaceChildren();
-      await api.stopStream(session.id);
-    };
-    const start = async () => {
-      const { url } = await api.startStream(session.id);
-      // The lite viewer needs no browser storage, which is often blocked for third-party frames.
-      const src = url.replace("/vnc.html?", "/vnc_lite.html?scale=true&");
-      this.#live.replaceChildren(
-        h("button", { type: "button", onclick: () => void attempt("Stop", stop) }, "Stop live view"),
-        h("iframe", { class: "live", src, title: `Live view of ${session.key}`, sandbox: "allow-scripts allow-same-origin", referrerpolicy: "no-referrer" }));
-    };
-    return h("button", { type: "button", onclick: () => void attempt("Live view", start) }, "Live view");
+  /** @param {Status} status */
+  #setStatus(status) {
+    const before = this.#status;
+    if (before && status.version < before.version) return;
+    this.#status = status;
+    this.#drawHead(status);
+    if (!before) return void this.#showTab();
+    if (!this.#tab) return undefined;
+    this.#tab.status = status;
+    this.#tab.statusChanged(before);
+    return undefined;
   }
 
-  #actions() {
-    /** @param {string} label @param {() => Promise<unknown>} act */
-    const button = (label, act) => h("button", { type: "button", onclick: () => void attempt(label, act) }, label);
-    const kill = async () => {
-      const details = [h("p", {}, "The sandbox is killed at the provider. Its record and kept files stay, and a wake creates a new sandbox.")];
-      if (await confirmAction(`Kill ${this.name}?`, details, "Kill")) await api.kill(this.name);
-    };
-    return h("div", { class: "row" },
-      button("Pause", () => api.act(this.name, "pause")),
-      button("Wake", () => api.wake(this.name)),
-      button("Verify", () => api.verify(this.name)),
-      button("Extend 1 h", () => api.act(this.name, "extend", { byMs: 3600000 })),
-      button("Kill", kill));
+  /** @param {Status} status */
+  #drawHead(status) {
+    const { summary, badge, pulses } = status;
+    const said = `${badge} ${summary.word} ${summary.sentence}`;
+    if (this.#truth.dataset.said !== said) {
+      this.#truth.dataset.said = said;
+      this.#truth.dataset.badge = badge;
+      this.#truth.replaceChildren(state(badge, summary.word, pulses), " ", h("span", {}, summary.sentence));
+      this.#drawTail(status);
+    }
+    this.#since.replaceChildren("for ", lasting(summary.since));
+    const offered = summary.operations.join();
+    if (!mayOperate() || this.#offered === offered) return;
+    this.#offered = offered;
+    const [first, ...others] = operationButtons(() => this.#status ?? status, summary.operations);
+    this.#actions.replaceChildren(first ?? "", others.length ? menu("More", ...others) : "");
   }
-}
 
-/** @param {string} label @param {() => Promise<unknown>} act */
-async function attempt(label, act) {
-  try {
-    await act();
-  } catch (error) {
-    showDialog(`${label} failed`, [renderProblem(error)]);
+  /** Show the last lines of an app that is down, and the way to the whole log. @param {Status} status */
+  #drawTail(status) {
+    const isDown = status.status === "RUNNING" && DOWN.has(status.app ?? "");
+    this.#tail.hidden = !isDown;
+    if (!isDown) return void this.#tail.replaceChildren();
+    const lines = h("pre", { tabindex: 0, "aria-label": "Last lines of the app's log" });
+    this.#tail.className = "tail";
+    this.#tail.replaceChildren(lines, link(`${detailPath(this.name)}?tab=log`, "View log"));
+    askSoon(`tail ${this.name}`, () => this.#readTail(lines));
+    return undefined;
   }
-}
 
-/** Return null for what this server does not have. @template T @param {Promise<T>} answer @returns {Promise<T|null>} */
-async function orNull(answer) {
-  try {
-    return await answer;
-  } catch (error) {
-    if (error instanceof SandkeeperError && [404, 405].includes(error.status)) return null;
-    throw error;
+  /** @param {HTMLElement} place */
+  async #readTail(place) {
+    // Where they cannot be read, the log's own tab says why.
+    const { lines } = await api.log(this.name).catch(() => ({ lines: [] }));
+    updateText(place, lines.slice(-TAIL_LINES).join("\n"));
   }
-}
 
-/** @param {string} title @param {...Node} content */
-function section(title, ...content) {
-  return h("section", { class: "card" }, h("h2", {}, title), ...content);
-}
-
-/** @param {string} text */
-function nothing(text) {
-  return h("p", { class: "quiet" }, text);
-}
-
-/** @param {any} why */
-function renderWhy(why) {
-  const ignored = why.ignoredPassiveCount ?? 0;
-  return [
-    h("p", {}, h("b", {}, why.status.toLowerCase()), " for ", lasting(why.since), why.why ? `: ${why.why}` : "", why.actor ? ` (${why.actor})` : ""),
-    h("p", {}, "Last activity: ", why.lastActiveClass ? h("span", {}, when(why.lastActiveAt), ` (${[why.lastActiveClass, why.lastActiveSource].filter(Boolean).join(", ")})`) : "none yet"),
-    h("p", {}, ignored ? h("span", {}, `${amount(ignored, "passive read")} ignored, the last `, when(why.ignoredPassiveAt)) : "No reads since."),
-    why.work ? h("p", {}, "Running inside: ", why.work) : "",
-    why.files ? h("p", {}, "Its files are ", why.files) : "",
-    why.lastFailure ? h("p", { class: "warn" }, "The last attempt failed ", when(why.lastFailureAt), `: ${why.lastFailure}`) : "",
-    h("p", {}, "Next: ", why.nextRule || "nothing scheduled", why.nextAt ? " in " : "", why.nextAt ? until(why.nextAt) : ""),
-    h("p", {}, "Idle limit: ", why.idleTimeoutWhy),
-    why.idlePauses ? h("p", {}, `Paused when idle ${amount(why.idlePauses, "time")}, ${why.earlyPauses} too early (woken within a minute); ${renderSpan(why.idleTailMs)} of idle running time before those pauses`) : "",
-    why.preventedBy?.length ? h("p", {}, "Prevented by: ", why.preventedBy.join("; ")) : "",
-  ];
-}
-
-/** @param {Status} status */
-function renderFacts(status) {
-  const s = /** @type {any} */ (status);
-  /** @type {[string, Node|string][]} */
-  const facts = [
-    ["State", stateOf(status)], ["Version", `v${s.version}`], ["Generation", String(s.generation ?? "–")],
-    ["Instance", s.instanceId ?? "–"], ["Provider", [s.provider, s.region].filter(Boolean).join(" · ") || "–"], ["Template", s.template ?? "–"],
-    ["Sleeps in", until(s.sleepsAt)], ["Expires in", until(s.expiresAt)], ["Idle limit", s.idleTimeoutMs ? renderSpan(s.idleTimeoutMs) : "–"],
-    ["Last active", when(s.lastActiveClass && s.lastActiveAt)], ["Verified", when(s.lastVerifiedAt)], ["Failures", String(s.verificationFailures ?? 0)],
-    ["Killed", s.killedAt ? h("span", {}, when(s.killedAt), ` ${s.killedReason ?? ""}`) : "–"], ["Created", when(s.createdAt)],
-  ];
-  for (const [name, value] of Object.entries(s.metadata ?? {})) facts.push([name, String(value)]);
-  return [h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))];
-}
-
-/** @param {Change} change */
-export function renderChange(change) {
-  const detail = /** @type {any} */ (change.detail ?? {});
-  const moved = change.fromState && change.toState ? `${change.fromState.toLowerCase()} → ${change.toState.toLowerCase()}` : change.type.replace(/^sandbox\./, "").replaceAll("_", " ");
-  const lag = detail.lagS !== undefined && detail.lagS !== null ? ` (+${Number(detail.lagS).toFixed(1)} s)` : "";
-  return h("li", {}, when(change.at), h("span", {}, h("b", {}, moved), change.reason ? ` ${change.reason}` : "", lag, h("span", { class: "quiet" }, ` ${[...new Set([change.cause, change.actor])].filter(Boolean).join(", ")}`)));
-}
-
-/** @param {any} answer */
-function renderFiles(answer) {
-  if (!answer?.version) return [nothing(FLEET_WORDS.noFiles)];
-  const [latest] = answer.versions;
-  const rows = answer.items.map((/** @type {any} */ file) => [file.path, size(file.size), h("code", { title: file.sha256 ?? "" }, (file.sha256 ?? file.target ?? file.kind).slice(0, 12))]);
-  return [
-    h("p", { class: "quiet" }, `${amount(answer.files, "file")}, ${size(answer.bytes)}, version ${answer.version}`, latest ? h("span", {}, ", confirmed ", when(latest.seenAt)) : ""),
-    table(["Path", "Size", "Hash"], rows, "Kept files"),
-    answer.nextCursor ? h("p", { class: "quiet" }, "The list is longer: ", h("code", {}, `sandkeeper files ls`), " shows all.") : "",
-  ];
-}
-
-/** @param {number} bytes */
-function size(bytes) {
-  if (bytes < 1024) return `${bytes} B`;
-  return bytes < 1048576 ? `${(bytes / 1024).toFixed(1)} KB` : `${(bytes / 1048576).toFixed(1)} MB`;
-}
-
-/** @param {any} wake */
-function renderReceipt(wake) {
-  if (!wake || (wake.method === "nothing" && wake.status === "succeeded")) return [nothing(FLEET_WORDS.notWoken)];
-  const receipt = wake.receipt;
-  const kept = receipt ? ["memory", "disk"].filter((part) => receipt.kept[part]).join(" and ") : "";
-  const summary = [
-    wake.status, wake.method && wake.method !== "nothing" && `by ${wake.method}`, kept && `${kept} kept`, receipt?.restored && `${amount(receipt.restored, "file")} restored`,
-    receipt?.appKept && "app kept running", receipt?.filesNote, receipt?.lostCount && `${amount(receipt.lostCount, "file")} lost: ${receipt.lost.join(", ")}`, receipt?.reason, wake.error?.message,
-  ].filter(Boolean).join(" · ");
-  const rows = wake.steps.map((/** @type {any} */ step) => [step.name.replaceAll("_", " "), step.outcome, step.tookMs === null ? "–" : `${(step.tookMs / 1000).toFixed(2)} s`, step.detail]);
-  return [h("p", {}, when(wake.startedAt), ` ${summary}`), rows.length ? table(["Step", "Outcome", "Took", ""], rows, "Steps of the last wake") : ""];
-}
-
-/** @param {any[]|null} items @param {(session: any) => Node} watch */
-function renderSessions(items, watch) {
-  if (!items?.length) return [nothing(FLEET_WORDS.noSession)];
-  const view = (/** @type {any} */ one) => (one.kind === "desktop" && one.sandbox.status === "RUNNING" && mayOperate() ? watch(one) : "");
-  return [table(["Session", "Kind", "Last used", ""], items.map((one) => [one.key, one.kind, when(one.lastUsedAt), view(one)]), "Sessions")];
+  async #showTab() {
+    const wanted = new URLSearchParams(location.search).get("tab");
+    const tab = TABS.find(({ id }) => id === wanted) ?? TABS[0];
+    if (!tab) return;
+    this.#tabs.replaceChildren(...TABS.map(({ id, title }, i) => {
+      const anchor = link(i ? `${detailPath(this.name)}?tab=${id}` : detailPath(this.name), title);
+      if (id === tab.id) anchor.setAttribute("aria-current", "page");
+      return anchor;
+    }));
+    if (this.#shown === tab.id) return;
+    this.#shown = tab.id;
+    await tab.load();
+    if (this.#shown !== tab.id || !this.isConnected || !this.#status) return;
+    const element = /** @type {SandboxTab} */ (document.createElement(tab.tag));
+    element.setAttribute("project", this.name);
+    element.status = this.#status;
+    this.#tab = element;
+    this.#place.replaceChildren(element);
+  }
 }
 
 customElements.define("sandbox-detail", SandboxDetail);
