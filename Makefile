@@ -79,8 +79,12 @@ faultlab: $(VENV)/.ready-dev ## break a running keeper on purpose (SEED, MINUTES
 	  --seconds $(or $(SECONDS),30) --replicas $(or $(REPLICAS),1) --database $(or $(DATABASE),sqlite) \
 	  $(if $(LOGS),--logs $(LOGS))
 
+rolling: $(VENV)/.ready-dev ## replace every replica under load, and count missed events and failed writes (REPLICAS, STREAMS, WRITES)
+	ROLLING_REPLICAS=$(or $(REPLICAS),3) ROLLING_STREAMS=$(or $(STREAMS),150) ROLLING_WRITES=$(or $(WRITES),40) \
+	  $(BIN)/pytest tests/acceptance/test_rolling_upgrade.py -q -n 0 -s -k replacing
+
 smoke: $(VENV)/.ready-dev $(VENV)/.ready-smoke system ## start all of deploy/ on loopback, without a container engine, and prove it
-	@$(BIN)/python deploy/smoke
+	@$(BIN)/python deploy/smoke.py
 
 image: system ## build the image from a Debian base made here, start it with a read-only root, and ask for its health
 	@scripts/image
@@ -162,4 +166,4 @@ sdks: $(VENV)/.ready-dev
 clean: ## remove what setup and runs left in this folder
 	rm -rf $(VENV) node_modules clients/typescript/dist site dist .cache .dev .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build
 
-.PHONY: help up dev setup test test-gvisor clients test-typescript typescript example examples test-changed check types docs audit dist bench soak faultlab smoke image format pins vendor system desktop interpreter sdks clean
+.PHONY: help up dev setup test test-gvisor clients test-typescript typescript example examples test-changed check types docs audit dist bench soak faultlab rolling smoke image format pins vendor system desktop interpreter sdks clean

@@ -213,6 +213,12 @@ class Keeper:
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(60)
 
+    def terminate(self) -> int:
+        """Stop it as a service manager does and give the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
     def stop(self) -> None:
         """End everything that this keeper and its own engine hold, also after `kill9`."""
         if self._process is None:
