@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import orjson
@@ -52,8 +53,18 @@ def make_record(*, policy: Policy = FOR_EVER, provider: str = "e2b") -> Sandbox:
     )
 
 
-async def fill(store: Store, record: Sandbox, *, count: int, first: int = 0) -> None:
-    """Add `count` records like this one, numbered from `first`; copy them inside the database."""
+async def fill(
+    store: Store,
+    record: Sandbox,
+    *,
+    count: int,
+    first: int = 0,
+    columns: Mapping[str, str] | None = None,
+) -> None:
+    """Add `count` records like this one, numbered from `first`; copy them inside the database.
+
+    `columns` are expressions, in which `n` is a copy's number, for what differs between them.
+    """
     kept = record.evolve(
         id=f"sandbox-{first}",
         owner=Owner.project(project(first)),
@@ -64,6 +75,7 @@ async def fill(store: Store, record: Sandbox, *, count: int, first: int = 0) -> 
         "id": "'sandbox-' || n",
         "owner_id": "'project-' || n",
         "instance_id": "'instance-' || n",
+        **(columns or {}),
     }
     names = [column.name for column in SANDBOXES.c]
     copied = ", ".join(changed.get(name, name) for name in names)

@@ -39,6 +39,8 @@ COSTS_PERIOD_S = 60.0
 # How soon an interrupted wake is noticed. Shorter queries the database more often for nothing.
 INTERRUPTED_PERIOD_S = 1.0
 PREWARMS_PERIOD_S = 5.0
+# Between two passes over a log that is longer than one pass removes. Shorter delays other writers.
+PRUNE_REST_S = 10.0
 # How soon the pass of a replica that died is begun again. Shorter asks more often while one lives.
 TAKE_OVER_S = 2.0
 # How late a due capture may start. Shorter looks at an empty queue more often.
@@ -103,18 +105,15 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
 def _register_cleanups(services: Services, scheduler: Scheduler) -> None:
     """Add the tasks that end or remove what is old; a wrong clock makes everything old."""
     settings = services.deps.settings
+    clean_up = _report(services.session_cleaner.clean_up)
     for name, run, period_s in (
-        (TaskName.PRUNE, services.retention.prune, settings.prune_period_s),
-        (TaskName.PRUNE_FILES, services.file_retention.prune, settings.prune_period_s),
-        (
-            TaskName.SESSION_CLEANUP,
-            services.session_cleaner.clean_up,
-            settings.session_cleanup_period_s,
-        ),
+        (TaskName.PRUNE, _prune(services), settings.prune_period_s),
+        (TaskName.PRUNE_FILES, _report(services.file_retention.prune), settings.prune_period_s),
+        (TaskName.SESSION_CLEANUP, clean_up, settings.session_cleanup_period_s),
     ):
         scheduler.register(
             name,
-            _report(run),
+            run,
             period_s=period_s,
             is_enabled=lambda: services.clock_monitor.may_sweep,
         )
@@ -236,6 +235,18 @@ def _count_costs(services: Services) -> Run:
         if may_pause and services.clock_monitor.may_sweep:
             paused = await services.budget_pauses.run()
         return asdict(report) | {"paused": paused}
+
+    return task
+
+
+def _prune(services: Services) -> Run:
+    """Return the pass that removes what is old, which runs again soon if something is left."""
+
+    async def task() -> TaskOutcome:
+        pruned = await services.retention.prune()
+        detail = asdict(pruned)
+        detail["isComplete"] = detail.pop("is_complete")
+        return TaskOutcome(detail, again_in_s=None if pruned.is_complete else PRUNE_REST_S)
 
     return task
 

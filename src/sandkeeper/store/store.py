@@ -10,6 +10,7 @@ from typing import Final
 
 from sqlalchemy import Column, ColumnElement, Table, case, delete, func, select, text, tuple_
 
+from sandkeeper.common.elapsed import now_s
 from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
@@ -59,14 +60,19 @@ from sandkeeper.store.wakes.repository import WakeStore
 PRUNE_BATCH: Final = 1000
 """Rows per transaction. Higher delays other writers; lower costs more round trips."""
 
+PRUNE_S: Final = 60.0
+"""How long one prune begins new transactions. Longer delays other writers for longer; shorter
+leaves more of a long log to the next one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many rows a prune removed."""
+    """How many rows a prune removed, and whether nothing old is left."""
 
     sandboxes: int
     events: int
     others: int
+    is_complete: bool = True
 
 
 class Store:
@@ -128,18 +134,27 @@ class Store:
             ).scalar_one()
             return now
 
-    async def prune(self, *, ended_before: datetime, before: datetime, now: datetime) -> Pruned:
+    async def prune(
+        self,
+        *,
+        ended_before: datetime,
+        before: datetime,
+        now: datetime,
+        within_s: float = PRUNE_S,
+    ) -> Pruned:
         """Remove ended sandboxes older than ``ended_before`` and the rest older than ``before``.
 
         Tokens are removed when they have expired.
 
-        Works in small transactions and may be interrupted and repeated at any point.
+        Works in small transactions and may be interrupted and repeated at any point. After
+        ``within_s`` no other one begins; the log, which is the longest, comes last.
         """
+        ends_at = now_s() + within_s
         old = SANDBOXES.c.state_since < ended_before
         while await self.changes.forget_removed(at_most=PRUNE_BATCH) == PRUNE_BATCH:
             pass
-        sandboxes = await self._delete(SANDBOXES, [SANDBOXES.c.id], text(IS_ENDED) & old)
-        events = await self._prune_events(before)
+        is_ended = text(IS_ENDED) & old
+        sandboxes = await self._delete(SANDBOXES, [SANDBOXES.c.id], is_ended, ends_at)
         others = 0
         for table, keys, aged in (
             (DELIVERIES, [DELIVERIES.c.number], DELIVERIES.c.received_at < before),
@@ -158,17 +173,18 @@ class Store:
                 (API_KEYS.c.expires_at < before) | (API_KEYS.c.revoked_at < before),
             ),
         ):
-            others += await self._delete(table, keys, aged)
-        return Pruned(sandboxes, events, others)
+            others += await self._delete(table, keys, aged, ends_at)
+        events = await self._prune_events(before, ends_at)
+        return Pruned(sandboxes, events, others, is_complete=now_s() < ends_at)
 
-    async def _prune_events(self, before: datetime) -> int:
+    async def _prune_events(self, before: datetime, ends_at: float) -> int:
         """Remove the oldest entries of the log, from its beginning to the first that is younger.
 
         Numbers are in the order of time, so no index of the time is needed, which every new entry
         would have to be written to.
         """
         removed = 0
-        while True:
+        while now_s() < ends_at:
             oldest = select(EVENTS.c.seq, EVENTS.c.recorded_at).order_by(EVENTS.c.seq)
             some = oldest.limit(PRUNE_BATCH).subquery()
             young = case((some.c.recorded_at >= before, some.c.seq))
@@ -182,22 +198,28 @@ class Store:
                 count: int = gone.rowcount
             removed += count
             if count < PRUNE_BATCH:
-                return removed
+                break
+        return removed
 
     async def _delete(
-        self, table: Table, keys: list[Column[object]], condition: ColumnElement[bool]
+        self,
+        table: Table,
+        keys: list[Column[object]],
+        condition: ColumnElement[bool],
+        ends_at: float,
     ) -> int:
         key = keys[0] if len(keys) == 1 else tuple_(*keys)
         # What another replica removes at this moment is left to it: two would wait for each other.
         some = select(*keys).where(condition).limit(PRUNE_BATCH).with_for_update(skip_locked=True)
         statement = delete(table).where(key.in_(some))
         removed = 0
-        while True:
+        while now_s() < ends_at:
             async with self.database.writing() as connection:
                 count = (await connection.execute(statement)).rowcount
             removed += count
             if count < PRUNE_BATCH:
-                return removed
+                break
+        return removed
 
 
 @asynccontextmanager

@@ -300,6 +300,8 @@ async def test_prune_removes_what_is_old_and_ended_and_nothing_else(store: Store
     await store.sandboxes.insert(new_record("alive", state=State.PAUSED))
     await store.deliveries.record(Delivery(received_at=T0, outcome="applied", event_id="e"))
     await store.metrics_history.add(MetricSample("k", at(99), {}))
+    begun = await store.prune(ended_before=at(10), before=at(10), now=at(10), within_s=0)
+    assert begun == Pruned(0, 0, 0, is_complete=False)
     pruned = await store.prune(ended_before=at(10), before=at(10), now=at(10))
     assert pruned == Pruned(sandboxes=3, events=3, others=2)
     assert await store.prune(ended_before=at(10), before=at(10), now=at(10)) == Pruned(0, 0, 0)

@@ -10,11 +10,16 @@ from sandkeeper.services.deps import Deps
 from sandkeeper.services.monitoring.health import Staleness
 from sandkeeper.services.monitoring.provider_health import ProviderHealth
 from sandkeeper.store.metrics_history import MetricSample
+from sandkeeper.store.sandboxes.counts import COUNTED_MAX
 
 STATES = "fleet.states"
 
 # Records that were not confirmed for this long count as stale in metrics and health.
 STALE_S = 600.0
+
+# More than ten thousand stale records are counted again after this time. Shorter costs each scrape
+# and summary what the count costs; longer shows late that the keeper has caught up.
+MANY_COUNT_FOR = timedelta(seconds=10)
 
 
 class MetricsHistory:
@@ -25,6 +30,8 @@ class MetricsHistory:
         self._provider_health = provider_health
         self._metrics = deps.metrics
         self._clock = deps.clock
+        self._many_stale: tuple[datetime, int] | None = None
+        """When more than ten thousand were counted, and how many."""
 
     async def sample(self) -> None:
         """Measure the fleet and save the sample for charts.
@@ -59,7 +66,10 @@ class MetricsHistory:
         if counts is None:
             counts = await self._store.counts.by_state()
         live = sum(count for state, count in counts.items() if state.is_live)
+        if self._many_stale is not None and now - self._many_stale[0] < MANY_COUNT_FOR:
+            return Staleness(live=live, stale=min(live, self._many_stale[1]))
         stale = await self._store.counts.stale(before=now - timedelta(seconds=STALE_S), of=live)
+        self._many_stale = (now, stale) if stale >= COUNTED_MAX else None
         return Staleness(live=live, stale=stale)
 
     async def count_states(self) -> dict[State, int]:

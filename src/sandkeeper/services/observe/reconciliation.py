@@ -161,7 +161,7 @@ class Reconciliation:
                 provider=provider.name, after_id=after_id, limit=RECORDS_PAGE
             )
             here = [one for one in page if self._providers.find(one) is provider]
-            known.update(one.instance_id for one in here if one.instance_id is not None)
+            known.update(one.instance_id for one in here if one.instance_id in listed)
             await check()
             missing += await self._compare(here, listed, asked_at, report, dry_run=dry_run)
             if len(page) < RECORDS_PAGE:

@@ -35,6 +35,7 @@ _GROUPED: Final = tuple(
     (group, kind, tuple(item.name for item in fields(kind))) for group, kind in GROUPS.items()
 )
 _PLAIN: Final = tuple(item.name for item in fields(Sandbox) if item.name not in _COMPOSED)
+_NAMES: Final = {kind: frozenset(item.name for item in fields(kind)) for kind in (Launch, Policy)}
 _ENUMS: Final[dict[str, Any]] = {
     "state": State,
     "last_active_class": ActivityClass,
@@ -133,5 +134,5 @@ def _policy(values: dict[str, Any]) -> Policy:
 
 def _known(kind: type[Launch | Policy], values: dict[str, Any]) -> dict[str, Any]:
     """Drop what a newer version wrote, so that a downgrade can still read its rows."""
-    names = {item.name for item in fields(kind)}
+    names = _NAMES[kind]
     return {name: value for name, value in values.items() if name in names}
