@@ -162,6 +162,71 @@ def test_exit_codes_say_what_went_wrong(keeper: Keeper, project: str) -> None:
     assert "sandkeeper up" in unreachable.stderr
 
 
+def test_a_name_that_is_wrong_stops_all_before_anything_is_done(
+    keeper: Keeper, project: str
+) -> None:
+    for number in range(2):
+        keeper.run("create", f"{project}-{number}")
+    names = (f"{project}-0", f"{project}-9", f"{project}-1")
+    for verb in (("kill", "--yes"), ("pause",)):
+        refused = keeper.run(verb[0], *names, *verb[1:], "--json", check=False)
+        assert (refused.returncode, refused.stdout) == (3, "")
+        error = json.loads(refused.stderr)["error"]
+        assert (error["code"], error["exitCode"]) == ("not_found", 3)
+        assert "Nothing was done" in error["message"]
+        assert f"{project}-0" in error["hint"], "a near name is offered"
+    listed = json.loads(keeper.run("ls", "--search", project, "--json").stdout)
+    assert {one["status"] for one in listed} == {"RUNNING"}
+    wrong = keeper.run("extend", project + "-0", "--by", "soon", "--json", check=False)
+    assert json.loads(wrong.stderr)["error"]["code"] == "usage"
+    missing = keeper.run("show", "--json", check=False)
+    assert (missing.returncode, json.loads(missing.stderr)["error"]["exitCode"]) == (2, 2)
+
+
+def test_what_is_true_is_said_first_to_people(keeper: Keeper, project: str) -> None:
+    keeper.run("create", project, "--port", "8000", "--start", "echo ready; sleep 600")
+    status = json.loads(keeper.run("show", project, "--json").stdout)
+    shown = keeper.run("show", project)
+    first, *facts = shown.stdout.splitlines()
+    assert first.startswith(f"{project}: {status['summary']['word']}, ")
+    assert first.endswith(status["summary"]["sentence"])
+    assert f"instance\t{status['instanceId']}" in facts
+    assert len(facts) < 16
+    assert keeper.run("--version").stdout.startswith("sandkeeper ")
+    assert "Did you mean 'pause'?" in keeper.run("pasue", project, check=False).stderr
+    assert keeper.run("ls", "--watch", check=False).returncode == 2, "a pipe has `events`"
+    completing = {
+        **keeper.environment,
+        "_SANDKEEPER_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"sandkeeper show {project[:-2]}",
+        "COMP_CWORD": "2",
+    }
+    line = "import sys; sys.argv[0] = 'sandkeeper'; from sandkeeper.cli.main import main; main()"
+    asked = subprocess.run(
+        [COMMAND[0], "-c", line], env=completing, capture_output=True, text=True, check=False
+    )
+    assert project in asked.stdout.split()
+
+
+def test_a_log_is_followed(keeper: Keeper, project: str) -> None:
+    loop = "for i in $(seq 1 1000); do echo line $i; sleep 0.2; done"
+    keeper.run("create", project, "--port", "8000", "--start", loop)
+    following = subprocess.Popen(
+        [*COMMAND, "logs", project, "-f"],
+        env=keeper.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert following.stdout is not None
+        seen = [following.stdout.readline().split()[-1] for _ in range(30)]
+    finally:
+        following.terminate()
+        following.wait(30)
+    first = int(seen[0])
+    assert seen == [str(first + number) for number in range(30)]
+
+
 def test_one_that_fails_among_many_is_partial(keeper: Keeper, project: str) -> None:
     for number in range(2):
         keeper.run("create", f"{project}-{number}")

@@ -184,10 +184,13 @@ def render_cli() -> str:
 # Commands
 
 Commands print data to stdout and messages to stderr. `--json` prints JSON (JSON lines with
-`--follow`), `-q` prints ids only; tables appear on a terminal only. Ids may be shortened to a
-unique prefix. Durations are written `90s`, `15m`, `2h`. The keeper's URL is `--url` or
-`SANDKEEPER_URL`, by default the configured host and port; the key is `SANDKEEPER_OPERATOR_KEY` or
-the one in the data folder.
+`--follow`) and, on stderr, errors as one line of JSON: `{{"error": {{"code", "message", "hint",
+"exitCode"}}}}`. `-q` prints ids only. Tables appear on a terminal only; they fit 60 columns and
+more, cut long cells, and then leave out the last columns. Ids may be shortened to a unique prefix.
+A command for several sandboxes resolves all names first: if one is wrong, it does nothing.
+`sandkeeper --install-completion` lets the shell complete commands and projects. Durations are
+written `90s`, `15m`, `2h`. The keeper's URL is `--url` or `SANDKEEPER_URL`, by default the
+configured host and port; the key is `SANDKEEPER_OPERATOR_KEY` or the one in the data folder.
 
 | exit code | meaning |
 |---|---|

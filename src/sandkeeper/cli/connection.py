@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import IntEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import httpx
@@ -46,15 +48,71 @@ WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the new sta
 TimeoutOption = Annotated[
     str, typer.Option("--timeout", help="Maximum time to wait, such as 90s, 15m or 2h.")
 ]
-ProjectArgument = Annotated[str, typer.Argument(help="Project, sandbox id, or a unique prefix.")]
 
 
-def fail(code: Exit, message: str, hint: str = "") -> typer.Exit:
-    """Print an error and a hint to stderr; return the exit for the caller to raise."""
+def complete_projects(incomplete: str) -> list[str]:
+    """Return projects that begin like this, for the shell; none if no keeper answers at once."""
+    try:
+        connection = KeeperConnection()
+        query = {"search": incomplete, "limit": 50, "fields": "compact"}
+        params = {name: str(value) for name, value in query.items() if value}
+        answer = connection.http.get("/api/sandboxes", params=params, timeout=1)
+        names = [str(item["project"]) for item in answer.raise_for_status().json()["items"]]
+    except (httpx.HTTPError, typer.Exit):
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+ProjectArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Project, sandbox id, or a unique prefix.", autocompletion=complete_projects
+    ),
+]
+
+
+def fail(code: Exit, message: str, hint: str = "", *, error: str = "") -> typer.Exit:
+    """Report an error on stderr; return the exit for the caller to raise.
+
+    `error` is the code that the API gave. With `--json` the report is a line of JSON.
+    """
+    report_error(code, message, hint, error=error)
+    return typer.Exit(int(code))
+
+
+def report_error(code: Exit, message: str, hint: str = "", *, error: str = "") -> None:
+    """Print an error and a hint to stderr, as text or, with `--json`, as a line of JSON."""
+    if wants_json(sys.argv[1:]):
+        problem = {
+            "code": error or code.name.lower(),
+            "message": message,
+            "hint": hint,
+            "exitCode": int(code),
+        }
+        sys.stderr.write(json.dumps({"error": problem}, ensure_ascii=False) + "\n")
+        return
     sys.stderr.write(f"{message}\n")
     if hint:
         sys.stderr.write(f"  {hint}\n")
-    return typer.Exit(int(code))
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether `--json` is among a command's own arguments."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in own
+
+
+SUGGESTED_FROM: Final = 500
+"""Names that are compared with one that does not exist; more would make its error slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A name that does not stand for one sandbox, and why."""
+
+    exit: Exit
+    message: str
+    hint: str = ""
 
 
 class KeeperConnection:
@@ -66,7 +124,7 @@ class KeeperConnection:
         except InvalidSettingsError as error:
             raise fail(Exit.USAGE, error.message) from None
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=60)
+        self.http = httpx.Client(base_url=self.url, headers=headers, timeout=60)
 
     def get(self, path: str, **query: object) -> Any:
         """Return the response's JSON; exit with the matching code on an error."""
@@ -116,7 +174,7 @@ class KeeperConnection:
             name: str(value) for name, value in (query or {}).items() if value not in (None, "")
         }
         try:
-            return self._http.request(method, path, json=body, content=content, params=params)
+            return self.http.request(method, path, json=body, content=content, params=params)
         except httpx.TimeoutException:
             raise fail(Exit.TIMEOUT, f"{self.url} did not respond in time.") from None
         except httpx.HTTPError as error:
@@ -130,7 +188,7 @@ class KeeperConnection:
         """Yield the response's bytes as they arrive; exit on an error."""
         params = {name: str(value) for name, value in query.items() if value not in (None, "")}
         try:
-            with self._http.stream("GET", path, params=params) as response:
+            with self.http.stream("GET", path, params=params) as response:
                 if not response.is_success:
                     response.read()
                     raise self.make_exit(response)
@@ -141,7 +199,7 @@ class KeeperConnection:
     def is_up(self) -> bool:
         """Return whether a keeper responds."""
         try:
-            return self._http.get("/healthz", timeout=3).is_success
+            return self.http.get("/healthz", timeout=3).is_success
         except httpx.HTTPError:
             return False
 
@@ -152,29 +210,51 @@ class KeeperConnection:
         except ValueError:
             problem = {}
         detail = read_detail(problem.get("detail") or f"HTTP {response.status_code}")
-        return fail(exit_code(response.status_code, problem), detail, problem.get("hint") or "")
+        return fail(
+            exit_code(response.status_code, problem),
+            detail,
+            problem.get("hint") or "",
+            error=str(problem.get("code") or ""),
+        )
 
     def resolve(self, text: str) -> str:
         """Return the project of the one sandbox that this name, id or prefix matches."""
+        found = self._find(text)
+        if isinstance(found, str):
+            return found
+        raise fail(found.exit, found.message, found.hint)
+
+    def resolve_all(self, texts: Sequence[str]) -> list[str]:
+        """Return the projects of all these names, each once; exit before anything is done."""
+        found = [self._find(text) for text in texts]
+        wrong = [one for one in found if not isinstance(one, str)]
+        if wrong:
+            message = " ".join(one.message for one in wrong)
+            done = " Nothing was done." if len(texts) > 1 else ""
+            raise fail(wrong[0].exit, f"{message}{done}", wrong[0].hint)
+        return list(dict.fromkeys(one for one in found if isinstance(one, str)))
+
+    def _find(self, text: str) -> str | Unresolved:
         response = self.send("GET", f"/api/sandboxes/{quote(text, safe='')}/status")
         if response.is_success:
             return text
-        if response.status_code != 404:
+        if response.status_code not in {404, 422}:
             raise self.make_exit(response)
-        page = self.get("/api/sandboxes", search=text, limit=50)
+        items = self.get("/api/sandboxes", search=text, limit=50, fields="compact")["items"]
         found = [
-            item
-            for item in page["items"]
+            str(item["project"])
+            for item in items
             if item["project"].startswith(text) or item["id"].startswith(text)
         ]
         if len(found) == 1:
-            return str(found[0]["project"])
-        if not found:
-            raise fail(
-                Exit.NOT_FOUND, f"No sandbox matches {text!r}.", "`sandkeeper ls` lists all."
-            )
-        names = ", ".join(item["project"] for item in found[:8])
-        raise fail(Exit.USAGE, f"{text!r} matches several sandboxes: {names}.")
+            return found[0]
+        if found:
+            names = ", ".join(found[:8])
+            return Unresolved(Exit.USAGE, f"{text!r} matches several sandboxes: {names}.")
+        page = self.get("/api/sandboxes", limit=SUGGESTED_FROM, fields="compact")
+        near = get_close_matches(text, [str(item["project"]) for item in page["items"]])
+        hint = f"Did you mean {' or '.join(near)}?" if near else "`sandkeeper ls` lists all."
+        return Unresolved(Exit.NOT_FOUND, f"No sandbox matches {text!r}.", hint)
 
     def path(self, text: str, verb: str = "") -> str:
         """Return the URL path of one sandbox."""
@@ -187,7 +267,7 @@ class KeeperConnection:
         while True:
             headers = {"Last-Event-ID": last} if last else {}
             try:
-                with self._http.stream("GET", path, headers=headers, timeout=None) as response:
+                with self.http.stream("GET", path, headers=headers, timeout=None) as response:
                     if response.status_code != 200:
                         response.read()
                         raise self.make_exit(response)

@@ -6,10 +6,15 @@ To add one, write it in a module of `cli/` and add it to `COMMANDS`.
 
 from __future__ import annotations
 
+import sys
+from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer._click.exceptions import ClickException, UsageError
+from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 from typer.main import get_command
 from typing_extensions import override
@@ -36,7 +41,7 @@ COMMANDS = {
     "touch": "sandkeeper.cli.sandboxes.sandboxes:touch",
     "verify": "sandkeeper.cli.sandboxes.sandboxes:verify",
     "open": "sandkeeper.cli.sandboxes.sandboxes:open_page",
-    "log": "sandkeeper.cli.sandboxes.wake:log",
+    "logs": "sandkeeper.cli.sandboxes.logs:logs",
     "snapshot": "sandkeeper.cli.sessions.job:snapshot",
     "resume": "sandkeeper.cli.sessions.job:resume",
     "exec": "sandkeeper.cli.sandboxes.exec:execute",
@@ -66,6 +71,8 @@ COMMANDS = {
     "version": "sandkeeper.cli.server.version:version",
 }
 """Name → module:attribute. The order is the order of `--help`."""
+ALIASES: Final = {"log": "logs"}
+"""Earlier names, which are not listed."""
 
 
 class LazyCommands(TyperGroup):
@@ -81,7 +88,7 @@ class LazyCommands(TyperGroup):
 
     @override
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
-        target = COMMANDS.get(cmd_name)
+        target = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
         if target is None:
             return None
         module, _, attribute = target.partition(":")
@@ -94,24 +101,67 @@ class LazyCommands(TyperGroup):
         command.name = cmd_name
         return command
 
+    @override
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            near = get_close_matches(args[0], COMMANDS, cutoff=0.7) if args else []
+            if near:
+                error.message = f"{error.message.rstrip('.')}. Did you mean {near[0]!r}?"
+            raise
+
+    @override
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names without an import of any command."""
+        return [CompletionItem(name) for name in COMMANDS if name.startswith(incomplete)]
+
 
 app = typer.Typer(
     cls=LazyCommands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Track the state of E2B sandboxes, pause idle ones and wake them on demand.",
 )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        sys.stdout.write(f"sandkeeper {version('sandkeeper')}\n")
+        raise typer.Exit
+
+
 @app.callback()
-def sandkeeper() -> None:
-    """Hold the options that every command shares; there are none yet."""
+def sandkeeper(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Hold the options that every command shares."""
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line. With `--json` a wrong usage is a line of JSON too."""
+    own = sys.argv[1:]
+    own = own[: own.index("--")] if "--" in own else own
+    if "--json" not in own:
+        app()
+        return
+    try:
+        code = app(standalone_mode=False)
+    except ClickException as error:
+        from sandkeeper.cli.connection import Exit, report_error  # noqa: PLC0415
+
+        report_error(Exit(error.exit_code), error.format_message())
+        code = error.exit_code
+    except typer.Abort:
+        code = 1
+    sys.exit(code or 0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
 import webbrowser
 from itertools import islice
 from typing import Annotated, Any
@@ -20,10 +22,12 @@ from sandkeeper.cli.connection import (
     UrlOption,
     WaitOption,
     YesOption,
+    complete_projects,
     exit_code,
     fail,
     make_sign_in_url,
     parse_duration,
+    report_error,
 )
 from sandkeeper.cli.output import (
     format_age,
@@ -41,8 +45,14 @@ from sandkeeper.cli.sandboxes.events import format_change
 from sandkeeper.common.dashboard_host import get_dashboard_url
 
 ProjectsArgument = Annotated[
-    list[str], typer.Argument(help="Projects, sandbox ids, or unique prefixes.")
+    list[str],
+    typer.Argument(
+        help="Projects, sandbox ids, or unique prefixes.", autocompletion=complete_projects
+    ),
 ]
+LS_COLUMNS = ("project", "state", "what is true", "sleeps in", "last use")
+WATCH_S = 2
+HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 PairsOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")]
 
 
@@ -55,25 +65,30 @@ def ls(
     sort: Annotated[
         str, typer.Option(help="Field to sort by; a leading - reverses the order.")
     ] = "",
-    limit: Annotated[int, typer.Option(help="Maximum number of results.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 1000,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show the list again every 2 s.")
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     url: UrlOption = None,
 ) -> None:
     """List sandboxes."""
     connection = KeeperConnection(url)
-    found = connection.iter_items(
-        "/api/sandboxes",
-        page_size=min(200, limit),
-        state=state.upper(),
-        owner=owner,
-        search=search,
-        tenant=tenant,
-        sort=sort,
-    )
+    query: dict[str, object] = {
+        "state": state.upper(),
+        "owner": owner,
+        "search": search,
+        "tenant": tenant,
+        "sort": sort,
+    }
+    if watch:
+        _watch(connection, limit, query)
+        return
+    found = connection.iter_items("/api/sandboxes", page_size=min(200, limit), **query)
     print_items(
         list(islice(found, limit)),
-        columns=("project", "state", "shown as", "why", "sleeps in", "version", "last active"),
+        columns=LS_COLUMNS,
         row=_row,
         id_field="project",
         as_json=as_json,
@@ -81,14 +96,64 @@ def ls(
     )
 
 
+def _watch(connection: KeeperConnection, limit: int, query: dict[str, object]) -> None:
+    """Show the list that fits the terminal until Ctrl-C, with one request each time."""
+    if not is_terminal():
+        raise fail(
+            Exit.USAGE, "--watch needs a terminal.", "`sandkeeper events --follow` is for a pipe."
+        )
+    while True:
+        room = max(1, shutil.get_terminal_size().lines - 2)
+        page = connection.get(
+            "/api/sandboxes", limit=min(limit, room, 500), fields="compact", **query
+        )
+        sys.stdout.write(HOME_AND_CLEAR)
+        print_table(LS_COLUMNS, [_row(item) for item in page["items"]])
+        if page["nextCursor"]:
+            print_lines(["… there are more; use --state, --search or --sort."])
+        time.sleep(WATCH_S)
+
+
 def show(project: ProjectArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Show one sandbox."""
+    """Show one sandbox: what is true now, then what matters; `--json` has everything."""
     connection = KeeperConnection(url)
     status = connection.get(connection.path(project, "status"))
     if as_json:
         print_json(status)
-    else:
-        print_fields(status.items())
+        return
+    summary = status["summary"]
+    age = format_age(summary["since"])
+    print_lines([f"{status['project']}: {summary['word']}, {age}. {summary['sentence']}"])
+    print_fields((name, value) for name, value in _list_facts(status) if value not in (None, ""))
+    for operation in summary["operations"][:1]:
+        verb = "wake" if operation == "restart" else operation
+        print_message(f"Next: sandkeeper {verb} {status['project']}")
+
+
+def _list_facts(status: dict[str, Any]) -> list[tuple[str, object]]:
+    last = None
+    if status["lastActiveClass"]:
+        source = status["lastActiveSource"]
+        last = f"{format_age(status['lastActiveAt'])}, {status['lastActiveClass']} from {source}"
+    receipt = status["receipt"] or {}
+    sleeps = format_time_left(status["sleepsAt"]) if status["sleepsAt"] else None
+    expires = format_time_left(status["expiresAt"]) if status["expiresAt"] else None
+    return [
+        ("preview", status["sandboxUrl"] if status["ready"] else None),
+        ("why", f"{status['reason']} (by {status['actor']})"),
+        ("sleeps in", sleeps),
+        ("expires in", expires),
+        ("last use", last),
+        ("files", receipt.get("filesNote")),
+        ("port", status["port"]),
+        ("template", status["template"]),
+        ("region", status["region"]),
+        ("tenant", status["tenant"] if status["tenant"] != "default" else None),
+        ("metadata", ", ".join(f"{k}={v}" for k, v in status["metadata"].items())),
+        ("created", format_time(status["createdAt"])),
+        ("id", status["id"]),
+        ("instance", status["instanceId"]),
+    ]
 
 
 def explain(project: ProjectArgument, as_json: JsonOption = False, url: UrlOption = None) -> None:
@@ -173,6 +238,7 @@ def pause(
 ) -> None:
     """Pause sandboxes."""
     connection = KeeperConnection(url)
+    projects = connection.resolve_all(projects)
     statuses = _each(connection, projects, "POST", "pause", {})
     if wait:
         within_s = parse_duration(timeout)
@@ -191,11 +257,10 @@ def kill(
     url: UrlOption = None,
 ) -> None:
     """Kill sandboxes; their records and kept files stay."""
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Kill {', '.join(projects)}?", abort=True, err=True)
-    elif not yes:
-        raise fail(Exit.USAGE, "Cannot ask for confirmation without a terminal.", "Pass --yes.")
-    statuses = _each(KeeperConnection(url), projects, "DELETE", "", None)
+    connection = KeeperConnection(url)
+    projects = connection.resolve_all(projects)
+    confirm(f"Kill {', '.join(projects)}?", yes=yes)
+    statuses = _each(connection, projects, "DELETE", "", None)
     _print_many(statuses, expected=len(projects), as_json=as_json, quiet=quiet)
 
 
@@ -206,7 +271,9 @@ def verify(
     url: UrlOption = None,
 ) -> None:
     """Check sandboxes with the provider and update their records."""
-    statuses = _each(KeeperConnection(url), projects, "POST", "verify", {})
+    connection = KeeperConnection(url)
+    projects = connection.resolve_all(projects)
+    statuses = _each(connection, projects, "POST", "verify", {})
     _print_many(statuses, expected=len(projects), as_json=as_json, quiet=quiet)
 
 
@@ -257,6 +324,14 @@ def open_page(
     webbrowser.open(status["sandboxUrl"])
 
 
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal, unless `--yes` was given; exit if the answer is no."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(question, abort=True, err=True)
+    elif not yes:
+        raise fail(Exit.USAGE, "Cannot ask for confirmation without a terminal.", "Pass --yes.")
+
+
 def _each(
     connection: KeeperConnection, projects: list[str], method: str, verb: str, body: object
 ) -> list[dict[str, Any]]:
@@ -264,13 +339,14 @@ def _each(
     done: list[dict[str, Any]] = []
     failed = Exit.OK
     for project in projects:
-        response = connection.send(method, connection.path(project, verb), body=body)
+        path = f"/api/sandboxes/{quote(project, safe='')}{'/' + verb if verb else ''}"
+        response = connection.send(method, path, body=body)
         if response.is_success:
             done.append(response.json())
             continue
         problem = response.json()
         failed = exit_code(response.status_code, problem)
-        print_message(f"{project}: {problem['detail']}")
+        report_error(failed, f"{project}: {problem['detail']}", error=problem["code"])
     if failed and not done:
         raise typer.Exit(int(failed))
     return done
@@ -294,17 +370,17 @@ def _print_status(status: dict[str, Any], *, as_json: bool, quiet: bool) -> None
     elif quiet:
         print_lines([status["project"]])
     else:
-        print_lines([f"{status['project']}\t{status['status']}\t{status['label']}"])
+        summary = status["summary"]["sentence"]
+        print_lines([f"{status['project']}\t{status['status']}\t{summary}"])
 
 
 def _row(item: dict[str, Any]) -> tuple[object, ...]:
+    summary = item["summary"]
     return (
         item["project"],
-        item["status"],
-        item["label"],
-        item["reason"],
+        summary["word"] if is_terminal() else item["status"],
+        summary["sentence"],
         format_time_left(item["sleepsAt"]),
-        f"v{item['version']}",
         format_age(item["lastActiveAt"] if item["lastActiveClass"] else None),
     )
 

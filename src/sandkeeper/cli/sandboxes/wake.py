@@ -1,7 +1,8 @@
-"""`sandkeeper wake`, `warm` and `log`."""
+"""`sandkeeper wake` and `warm`."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import Annotated, Any
@@ -71,25 +72,6 @@ def warm(
         print_lines([f"{answer['project']}: {result}, {answer['reason']}."])
 
 
-def log(
-    project: ProjectArgument,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Maximum number of lines.")] = 100,
-    as_json: JsonOption = False,
-    url: UrlOption = None,
-) -> None:
-    """Print the last log lines of a sandbox's app."""
-    connection = KeeperConnection(url)
-    answer = connection.get(connection.path(project, "log"), lines=lines)
-    if as_json:
-        print_json(answer)
-        return
-    print_lines(answer["lines"])
-    if answer["note"]:
-        print_message(answer["note"])
-    if answer["exitCode"] is not None:
-        print_message(f"The app exited with code {answer['exitCode']}.")
-
-
 def follow_status(connection: KeeperConnection, project: str, is_over: Any) -> None:
     """Show the steps of a wake on one terminal line until `is_over()`."""
     progress = Progress()
@@ -116,7 +98,9 @@ class Progress:
         usual = f" of about {answer['usualMs'] / 1000:.1f} s" if answer["usualMs"] else ""
         done = " ".join(f"{_name(one)} ✓" for one in answer["steps"] if one["outcome"] == "done")
         line = f"{step}  {answer['elapsedMs'] / 1000:.1f} s{usual}  {done}"
-        sys.stderr.write(f"{CLEAR}{line}")
+        # A line that wraps cannot be cleared.
+        room = shutil.get_terminal_size().columns - 1
+        sys.stderr.write(f"{CLEAR}{line[:room]}")
         sys.stderr.flush()
 
     def clear(self) -> None:
