@@ -32,6 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "src/sandkeeper/integrations/": ("tests/client",),
     "src/sandkeeper/integrations/backend/": ("tests/backend",),
     "src/sandkeeper/providers/": ("tests/unit/providers", "tests/contract/provider"),
+    "src/sandkeeper/relay/": ("tests/unit/relay", "tests/engine/proxy"),
     "src/sandkeeper/services/": ("tests/unit/services", "tests/integration/services"),
     "src/sandkeeper/services/access/": ("tests/security/test_keys.py",),
     "src/sandkeeper/services/files/": ("tests/integration/files",),

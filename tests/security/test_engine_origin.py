@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE, HOST_SIGN_IN_COOKIE, SIGN_IN_COOKIE
-from sandkeeper.engine.proxy.credentials import OUR_COOKIES
+from sandkeeper.relay.cookies import OUR_COOKIES
 from support.eventually import eventually_sync
 from support.hostile_app import APP, Hostile
 from support.keeper_process import keeping

@@ -20,10 +20,6 @@ from sandkeeper.engine.http.active_requests import ActiveRequest, ActiveRequests
 from sandkeeper.engine.http.responses import (
     UNAUTHORISED,
     EnvdRefusedError,
-    Receive,
-    Scope,
-    Send,
-    header,
     send_json,
     send_not_found,
     send_nothing,
@@ -35,6 +31,7 @@ from sandkeeper.engine.sandboxes.routing import (
     SandboxLookup,
     SandboxNotRoutableError,
 )
+from sandkeeper.relay.asgi import Receive, Scope, Send, header
 
 FILE_ROUTES = ("/files", "/files/compose")
 SWEEP_EVERY_S = 5.0

@@ -15,8 +15,8 @@ from protobuf import Message
 
 from sandkeeper.engine.envd.users import InvalidUsernameError, User, find_user, parse_basic
 from sandkeeper.engine.http.active_requests import current_request
-from sandkeeper.engine.http.responses import header
 from sandkeeper.engine.runtime.contract import Runtime, RuntimeFaultError
+from sandkeeper.relay.asgi import header
 
 Decoded = TypeVar("Decoded", bound=Message)
 Req = TypeVar("Req")

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
-from sandkeeper.engine.http.responses import EnvdRefusedError, Scope
+from sandkeeper.engine.http.responses import EnvdRefusedError
 from sandkeeper.engine.sandboxes.routing import RunningSandbox
+from sandkeeper.relay.asgi import Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,9 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from sandkeeper.engine.http.responses import (
-    NOT_FOUND,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    send_not_found,
-)
+from sandkeeper.engine.http.responses import NOT_FOUND, send_not_found
 from sandkeeper.engine.sandboxes.routing import RunningSandbox, RunningSandboxes
+from sandkeeper.relay.asgi import Message, Receive, Scope, Send
 
 POLL_INTERVAL_S = 0.1
 """Longer leaves clients hanging on a sandbox that is gone; shorter only burns CPU time."""

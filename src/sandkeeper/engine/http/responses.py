@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
 import orjson
 
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from sandkeeper.relay.asgi import Send
+
 Headers = Iterable[tuple[bytes, bytes]]
 
 NOT_FOUND = "The sandbox was not found"
@@ -30,15 +27,6 @@ class EnvdRefusedError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-
-
-def header(scope: Scope, name: bytes) -> str | None:
-    """Return a request header's first value; the name is lower case."""
-    for key, value in scope["headers"]:
-        if key == name:
-            decoded: str = value.decode("latin-1")
-            return decoded
-    return None
 
 
 async def send_bytes(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:

@@ -12,20 +12,10 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from sandkeeper.engine.http.active_requests import ActiveRequest, ActiveRequests
-from sandkeeper.engine.http.responses import (
-    NOT_FOUND,
-    PORT_CLOSED,
-    Receive,
-    Scope,
-    Send,
-    header,
-    send_json,
-)
+from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, send_json
 from sandkeeper.engine.proxy.credentials import Credentials
-from sandkeeper.engine.proxy.headers import build_request_head
-from sandkeeper.engine.proxy.pages import send_page, wants_page
-from sandkeeper.engine.proxy.relay import UpstreamClosedError, relay
-from sandkeeper.engine.proxy.sockets import relay_socket
+from sandkeeper.engine.proxy.headers import build_request_fields
+from sandkeeper.engine.proxy.pages import send_page
 from sandkeeper.engine.runtime.contract import (
     NotAliveError,
     NothingListensError,
@@ -37,6 +27,11 @@ from sandkeeper.engine.sandboxes.routing import (
     SandboxLookup,
     SandboxNotRoutableError,
 )
+from sandkeeper.relay.asgi import Receive, Scope, Send, header, wants_page
+from sandkeeper.relay.headers import UnsafeHeadError
+from sandkeeper.relay.request import relay
+from sandkeeper.relay.upstream import Upstream, UpstreamClosedError
+from sandkeeper.relay.web_socket import relay_socket
 
 Starters = Mapping[int, Callable[[RunningSandbox], Awaitable[bool]]]
 
@@ -93,7 +88,7 @@ class PortProxy:
     async def _pass_on(
         self, request: ActiveRequest, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        head = build_request_head(scope, request.sandbox, self._credentials)
+        fields = build_request_fields(scope, request.sandbox, self._credentials)
         try:
             upstream = await self._dial(request)
         except NothingListensError:
@@ -107,10 +102,12 @@ class PortProxy:
             return
         pass_both_ways = relay_socket if scope["type"] == "websocket" else relay
         try:
-            await pass_both_ways(upstream, head, scope, receive, send)
+            await pass_both_ways(Upstream(upstream), fields, scope, receive, send)
         except UpstreamClosedError:
             message = "The server inside the sandbox closed the connection without an answer"
             await _answer(scope, send, 502, message, port=scope["state"]["port"])
+        except UnsafeHeadError as unsafe:
+            await _answer(scope, send, 400, f"The request cannot be passed on: {unsafe}")
 
     async def _dial(self, request: ActiveRequest) -> socket.socket:
         port = request.scope["state"]["port"]

@@ -1,9 +1,4 @@
-"""Keeps credentials apart: the keeper's login and keys stay out of sandboxes, and apps in a sandbox
-cannot set cookies for other hosts.
-
-Cookies ignore ports: a browser sends the keeper's login to every port of the host name on which it
-was set. An app in a sandbox is untrusted; it gets only its own cookies and credentials.
-"""
+"""Keeps the keeper's login and keys out of sandboxes: an app gets only its own credentials."""
 
 from __future__ import annotations
 
@@ -16,18 +11,8 @@ from collections.abc import Collection
 import orjson
 
 from sandkeeper.engine.sandboxes.routing import SandboxLookup
-
-Fields = list[tuple[bytes, bytes]]
-
-OUR_COOKIES = frozenset(
-    prefix + name
-    for name in (b"sandkeeper_login", b"sandkeeper_sign_in")
-    for prefix in (b"", b"__Host-")
-)
-"""Logins to the dashboard and sign-ins, without and with TLS. A test compares them with the
-keeper's."""
-
-_OUR_COOKIES_LOWERED = frozenset(name.lower() for name in OUR_COOKIES)
+from sandkeeper.relay.asgi import Fields
+from sandkeeper.relay.cookies import strip_our_cookies
 
 _KEY_CARRIERS = frozenset({b"authorization", b"x-api-key"})
 """Apps use these headers too, so they are dropped by their value."""
@@ -62,7 +47,7 @@ class Credentials:
         kept: Fields = []
         for name, value in fields:
             if name == b"cookie":
-                own = _strip_cookies(value)
+                own = strip_our_cookies(value)
                 if own:
                     kept.append((name, own))
             elif name not in _KEY_CARRIERS or not self._is_ours(value):
@@ -86,22 +71,6 @@ class Credentials:
         )
 
 
-def may_set(cookie: bytes, host: str) -> bool:
-    """Return whether an app at this host may set the cookie: not ours, for no other host."""
-    pair, *attributes = cookie.split(b";")
-    # A cookie without a name is sent as its bare value, which may look like a name and a value.
-    name = pair.strip().lstrip(b"=").partition(b"=")[0].strip().lower()
-    if name in _OUR_COOKIES_LOWERED:
-        return False
-    own = host.lower().encode("latin-1")
-    for attribute in attributes:
-        key, _, value = attribute.partition(b"=")
-        domain = value.strip().lower().removeprefix(b".")
-        if key.strip().lower() == b"domain" and domain not in (b"", own):
-            return False
-    return True
-
-
 def _is_keeper_token(credential: bytes) -> bool:
     """Return whether this is a signed token whose audience is a keeper, of whichever key."""
     parts = credential.split(b".")
@@ -113,13 +82,3 @@ def _is_keeper_token(credential: bytes) -> bool:
         return False
     audience = claims.get("aud") if isinstance(claims, dict) else None
     return isinstance(audience, str) and audience.startswith(_OUR_AUDIENCE)
-
-
-def _strip_cookies(value: bytes) -> bytes:
-    pairs = [pair.strip() for pair in value.split(b";")]
-    own = [
-        pair
-        for pair in pairs
-        if pair and pair.partition(b"=")[0].strip().lower() not in _OUR_COOKIES_LOWERED
-    ]
-    return b"; ".join(own)

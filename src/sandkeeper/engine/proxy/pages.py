@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, Scope, Send, header, send_bytes
+from sandkeeper.engine.http.responses import NOT_FOUND, PORT_CLOSED, send_bytes
+from sandkeeper.relay.asgi import Send
 
 RELOAD_S = 2
 """How often a page reloads while its server has not started yet."""
@@ -30,12 +31,6 @@ p + p {{ opacity: .7; }}
 </body>
 </html>
 """
-
-
-def wants_page(scope: Scope) -> bool:
-    """Return whether a person's browser asks, rather than a program."""
-    agent = header(scope, b"user-agent") or ""
-    return agent.startswith("Mozilla/") and "text/html" in (header(scope, b"accept") or "")
 
 
 async def send_page(

@@ -13,7 +13,8 @@ from posixpath import basename
 from urllib.parse import quote
 
 from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem
-from sandkeeper.engine.http.responses import EnvdRefusedError, Scope, Send, header, send_bytes
+from sandkeeper.engine.http.responses import EnvdRefusedError, send_bytes
+from sandkeeper.relay.asgi import Scope, Send, header
 
 CHUNK_BYTES = 256 * 1024
 GZIP_MAX_BYTES = 32 * 1024 * 1024

@@ -23,17 +23,10 @@ from sandkeeper.engine.envd.files.upload import (
 )
 from sandkeeper.engine.envd.users import InvalidUsernameError, User, find_user
 from sandkeeper.engine.http.active_requests import current_request
-from sandkeeper.engine.http.responses import (
-    EnvdRefusedError,
-    Receive,
-    Scope,
-    Send,
-    header,
-    send_bytes,
-    send_json,
-)
+from sandkeeper.engine.http.responses import EnvdRefusedError, send_bytes, send_json
 from sandkeeper.engine.runtime.contract import Command, Runtime
 from sandkeeper.engine.sandboxes.commands import run_to_end
+from sandkeeper.relay.asgi import Receive, Scope, Send, header
 
 COMPOSE_MAX_BYTES = 1024 * 1024
 """A request to put files together names them; it does not carry them."""

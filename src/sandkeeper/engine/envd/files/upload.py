@@ -14,7 +14,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from sandkeeper.engine.envd.files.entries import METADATA_PREFIX
 from sandkeeper.engine.envd.files.rooted_fs import RootedFilesystem, real_path
-from sandkeeper.engine.http.responses import EnvdRefusedError, Receive
+from sandkeeper.engine.http.responses import EnvdRefusedError
+from sandkeeper.relay.asgi import Receive
 
 FLUSH_BYTES = 1024 * 1024
 """So much is gathered before a thread writes it. More costs memory, less costs thread switches."""

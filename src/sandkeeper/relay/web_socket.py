@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.typing import Subprotocol
 
-from sandkeeper.engine.http.responses import Receive, Scope, Send
-from sandkeeper.engine.proxy.headers import Fields, target_of
-from sandkeeper.engine.proxy.relay import UpstreamClosedError
+from sandkeeper.relay.asgi import Fields, Receive, Scope, Send
+from sandkeeper.relay.headers import check_fields, target_of
+from sandkeeper.relay.upstream import Upstream, UpstreamClosedError
 
 MESSAGE_MAX_BYTES = 64 * 1024 * 1024
 """A message is held whole while it passes."""
@@ -25,23 +24,27 @@ ABNORMAL = 1006
 
 
 async def relay_socket(
-    upstream: socket.socket, head: Fields, scope: Scope, receive: Receive, send: Send
+    upstream: Upstream, fields: Fields, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Open the same WebSocket inside under this head; pass messages until either side closes it.
+    """Open the same WebSocket inside with these fields; pass messages until either side closes it.
 
     Takes ownership of `upstream` and closes it. Raises UpstreamClosedError before anything was
     sent to the client.
     """
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in head
+        for name, value in fields
         if name.lower() not in HANDSHAKE | NEGOTIATED
     ]
-    host = dict(head)[b"host"].decode("latin-1")
+    host = dict(fields)[b"host"].decode("latin-1")
+    scheme = "ws" if upstream.tls is None else "wss"
     try:
+        check_fields(fields)
         inside = await connect(
-            f"ws://{host}{target_of(scope).decode('latin-1')}",
-            sock=upstream,
+            f"{scheme}://{host}{target_of(scope).decode('latin-1')}",
+            sock=upstream.socket,
+            ssl=upstream.tls,
+            server_hostname=upstream.server_name if upstream.tls is not None else None,
             subprotocols=[Subprotocol(name) for name in scope.get("subprotocols", ())] or None,
             additional_headers=kept,
             user_agent_header=None,
@@ -53,11 +56,11 @@ async def relay_socket(
             close_timeout=CLOSE_WITHIN_S,
             proxy=None,
         )
-    except (InvalidHandshake, InvalidMessage, OSError, EOFError) as error:
-        upstream.close()
+    except (InvalidHandshake, InvalidMessage, InvalidURI, OSError, EOFError) as error:
+        upstream.socket.close()
         raise UpstreamClosedError from error
     except BaseException:
-        upstream.close()
+        upstream.socket.close()
         raise
     async with inside:
         # The first message is the client's connect.

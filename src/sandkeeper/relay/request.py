@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 
 import httptools
 
-from sandkeeper.engine.http.responses import Receive, Scope, Send, header
-from sandkeeper.engine.proxy.headers import Fields, build_response_headers, target_of
+from sandkeeper.relay.asgi import Fields, Receive, Scope, Send, header
+from sandkeeper.relay.headers import (
+    UnsafeHeadError,
+    build_response_headers,
+    has_chunks,
+    render_request_head,
+)
+from sandkeeper.relay.upstream import READ_BYTES, Upstream, UpstreamClosedError
 
-READ_BYTES = 64 * 1024
 HEAD_MAX_BYTES = 256 * 1024
 """An answer whose head is longer than this is no answer."""
 
-
 STATUS_MAX = 599
-
-
-class UpstreamClosedError(Exception):
-    """The server inside ended the connection, or spoke something else than HTTP."""
 
 
 class _ResponseParser:
@@ -74,19 +73,20 @@ class _ResponseParser:
 
 
 async def relay(
-    upstream: socket.socket, head: Fields, scope: Scope, receive: Receive, send: Send
+    upstream: Upstream, fields: Fields, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Pass the request in under this head and the answer out, then close `upstream`.
+    """Pass the request in with these fields and the answer out, then close `upstream`.
 
-    Raises UpstreamClosedError before anything went out. When the server inside breaks off in the
-    middle, so does the answer: returning without its end makes the engine's server drop the
-    connection.
+    Raises UpstreamClosedError before anything went out, and UnsafeHeadError before anything went
+    in. When the server inside breaks off in the middle, so does the answer: returning without its
+    end makes the server that runs this drop the connection.
     """
     try:
-        reader, writer = await asyncio.open_connection(sock=upstream, limit=READ_BYTES)
-    except BaseException:
-        upstream.close()
+        head = render_request_head(scope, fields)
+    except UnsafeHeadError:
+        upstream.socket.close()
         raise
+    reader, writer = await upstream.open()
     sending = asyncio.create_task(_send_request(writer, head, scope, receive))
     try:
         await _pass_answer(reader, scope, send)
@@ -98,19 +98,11 @@ async def relay(
 
 
 async def _send_request(
-    writer: asyncio.StreamWriter, head: Fields, scope: Scope, receive: Receive
+    writer: asyncio.StreamWriter, head: bytes, scope: Scope, receive: Receive
 ) -> None:
     """Send the head and the body as it comes, then wait for the client to disconnect."""
-    fields = list(head)
-    names = {name.lower() for name, _ in fields}
-    has_body = any(name == b"transfer-encoding" for name, _ in scope["headers"])
-    is_chunked = has_body and b"content-length" not in names
-    fields.append((b"connection", b"close"))
-    if is_chunked:
-        fields.append((b"transfer-encoding", b"chunked"))
-    lines = [scope["method"].encode() + b" " + target_of(scope) + b" HTTP/1.1"]
-    lines.extend(name + b": " + value for name, value in fields)
-    writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
+    is_chunked = has_chunks(scope)
+    writer.write(head)
     # A server may answer and close before it has read everything; its answer counts.
     with contextlib.suppress(ConnectionError):
         while True:
