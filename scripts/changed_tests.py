@@ -28,6 +28,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "src/sandkeeper/engine/interpreter/": ("tests/engine/interpreter",),
     "src/sandkeeper/engine/proxy/": ("tests/engine/proxy",),
     "src/sandkeeper/engine/runtime/": ("tests/engine/runtime", "tests/security"),
+    "src/sandkeeper/gateway/": ("tests/unit/domain", "tests/acceptance/test_previews.py"),
     "src/sandkeeper/hosting/": ("tests/unit", "tests/security/test_data_folder.py"),
     "src/sandkeeper/integrations/": ("tests/client",),
     "src/sandkeeper/integrations/backend/": ("tests/backend",),

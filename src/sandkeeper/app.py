@@ -22,6 +22,7 @@ from sandkeeper.background.tasks import wake_tasks_by_feed
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import SandboxCreated, StateChanged
 from sandkeeper.domain.tasks import TaskName
+from sandkeeper.gateway.application import Gateway
 from sandkeeper.hosting.data_keys import open_data_keys
 from sandkeeper.hosting.keeper_id import load_or_create_keeper_id
 from sandkeeper.providers.e2b.endpoint import E2BConnection
@@ -49,6 +50,9 @@ class Application:
     """A running keeper: what answers requests, and what works behind them."""
 
     asgi: ASGIApp
+    """The API and the pages, and the previews in front of them."""
+    gateway: Gateway
+    """Previews alone."""
     context: ApiContext
 
     @property
@@ -58,6 +62,7 @@ class Application:
     def prepare_to_stop(self) -> None:
         """End open streams, which would never end on their own."""
         self.context.hub.close()
+        self.gateway.close()
 
 
 @asynccontextmanager
@@ -100,7 +105,9 @@ async def open_application(
             pages = [*routes, *web_routes(has_own_host=not settings.public_url)]
             if settings.oidc_issuer:
                 pages += _sign_in_routes(context)
-            yield Application(create_asgi_app(context, pages), context)
+            gateway = Gateway(context)
+            asgi = gateway.in_front_of(create_asgi_app(context, pages))
+            yield Application(asgi, gateway, context)
 
 
 async def _check_database(store: Store) -> None:

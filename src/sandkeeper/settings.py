@@ -23,6 +23,7 @@ from pydantic_settings import (
 from sandkeeper.access_settings import AccessSettings, CommaSeparated
 from sandkeeper.common.user_folders import find_settings_files
 from sandkeeper.domain.costs.prices import Price
+from sandkeeper.gateway_settings import GatewaySettings
 from sandkeeper.session_variables import SessionVariables
 from sandkeeper.storage_settings import StorageSettings
 
@@ -64,7 +65,7 @@ class PriceSetting(BaseModel):
         return Price(**self.model_dump())
 
 
-class Settings(StorageSettings, AccessSettings, BaseSettings):
+class Settings(StorageSettings, AccessSettings, GatewaySettings, BaseSettings):
     """All settings of the keeper; the engine has only its flags."""
 
     model_config = SettingsConfigDict(env_prefix="SANDKEEPER_", extra="ignore", frozen=True)

@@ -223,6 +223,17 @@ class Metrics:
             "route",
             buckets=ANSWER_S,
         )
+        self.preview_requests = self._counter(
+            "preview_requests_total",
+            "Requests to previews, by class of status; `unknown` is no sandbox's.",
+            "code",
+            "preview",
+        )
+        self.preview_duration = self._histogram(
+            "preview_request_duration_seconds",
+            "Time until the answer to a request to a preview was complete.",
+            buckets=ANSWER_S,
+        )
         self.sessions_active = self._gauge("sessions_active", "Sessions that are held.", "kind")
         self.sessions_created = self._counter("sessions_created_total", "Sessions created.", "kind")
         self.sessions_cleaned = self._counter("sessions_cleaned_total", "Sessions closed.", "kind")

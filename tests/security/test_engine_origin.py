@@ -14,6 +14,7 @@ from websockets.sync.client import connect
 
 from sandkeeper.api.auth import COOKIE, HOST_COOKIE, HOST_SIGN_IN_COOKIE, SIGN_IN_COOKIE
 from sandkeeper.relay.cookies import OUR_COOKIES
+from sandkeeper.services.gateway.passes import HOST_PASS_COOKIE, PASS_COOKIE
 from support.eventually import eventually_sync
 from support.hostile_app import APP, Hostile
 from support.keeper_process import keeping
@@ -29,7 +30,8 @@ CLOUD_KEY = "e2b_" + "b" * 40
 
 
 def test_the_engine_and_the_keeper_agree_on_the_logins_cookies() -> None:
-    names = (COOKIE, HOST_COOKIE, SIGN_IN_COOKIE, HOST_SIGN_IN_COOKIE)
+    logins = (COOKIE, HOST_COOKIE, SIGN_IN_COOKIE, HOST_SIGN_IN_COOKIE)
+    names = (*logins, PASS_COOKIE, HOST_PASS_COOKIE)
     assert {name.encode() for name in names} == OUR_COOKIES
 
 

@@ -135,6 +135,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             (latest("sse_connections", over="sum"), "open streams"),
         ),
     ),
+    "Previews": (
+        lines(
+            "Requests to previews",
+            (rate("preview_requests", "code", "preview"), "{{code}} {{preview}}"),
+        ),
+        spread("Time until the answer is complete", "preview_duration"),
+    ),
     "Sessions and files": (
         lines(
             "Sessions",

@@ -40,6 +40,7 @@ from sandkeeper.domain.errors import AccessError, UnauthenticatedError
 from sandkeeper.domain.owner import Owner, OwnerKind
 from sandkeeper.services.composition import Services
 from sandkeeper.services.deps import Deps
+from sandkeeper.services.gateway.passes import PreviewPasses
 from sandkeeper.settings import Settings
 
 
@@ -57,6 +58,7 @@ class ApiContext:
     broadcaster: Broadcaster
     status_reads: StatusReads
     fleet_metrics: FleetMetrics
+    preview_passes: PreviewPasses
 
     @property
     def deps(self) -> Deps:
@@ -103,6 +105,7 @@ def make_context(services: Services) -> ApiContext:
         broadcaster=broadcaster,
         status_reads=StatusReads(services, statuses),
         fleet_metrics=FleetMetrics(services, Checkup(services, scheduler)),
+        preview_passes=PreviewPasses(deps.settings, is_revoked=is_revoked),
     )
 
 

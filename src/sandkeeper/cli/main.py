@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "up": "sandkeeper.cli.server.up:up",
     "serve": "sandkeeper.cli.server.up:serve",
+    "gateway": "sandkeeper.cli.server.up:gateway",
     "ls": "sandkeeper.cli.sandboxes.sandboxes:ls",
     "show": "sandkeeper.cli.sandboxes.sandboxes:show",
     "explain": "sandkeeper.cli.sandboxes.sandboxes:explain",

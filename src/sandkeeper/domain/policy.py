@@ -33,6 +33,32 @@ class FilesOnResume(StrEnum):
     BEFORE = "before"
 
 
+class PreviewAccess(StrEnum):
+    """Who may see a preview at the gateway."""
+
+    PRIVATE = "private"
+    """Those with a share link, and those who may change the project."""
+    MEMBERS = "members"
+    """Everyone, too, who may read the project."""
+    PUBLIC = "public"
+
+
+class PreviewUse(StrEnum):
+    """Which requests to a preview count as use, and so keep the sandbox awake."""
+
+    NONE = "none"
+    NAVIGATION = "navigation"
+    """A person opens a page."""
+    INTERACTION = "interaction"
+    """Also what a page writes, and what a user sends over a socket."""
+    ALL = "all"
+
+    @property
+    def counts_messages(self) -> bool:
+        """Return whether messages over a socket count."""
+        return self in {PreviewUse.INTERACTION, PreviewUse.ALL}
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """When a sandbox is paused and when it ends. ``None`` for a time means never."""
@@ -55,6 +81,10 @@ class Policy:
     files_on_resume: FilesOnResume = FilesOnResume.AFTER
     # Whether files that may hold secrets (`.env`, `*.pem`) are kept; None as the setting says.
     keep_secret_files: bool | None = None
+    # Who may see the preview, and whether a person's visit wakes; None as the settings say.
+    preview_access: PreviewAccess | None = None
+    wake_on_visit: bool | None = None
+    preview_use: PreviewUse = PreviewUse.INTERACTION
 
     @property
     def is_adaptive(self) -> bool:

@@ -133,6 +133,16 @@ class SdkConnectionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PortAddress:
+    """How this machine reaches a port of an instance; `authority` is the Host that names it."""
+
+    host: str
+    port: int
+    is_tls: bool
+    authority: str
+
+
+@dataclass(frozen=True, slots=True)
 class InstancePage:
     """One page of a list; `next_cursor` is None on the last."""
 
@@ -355,6 +365,10 @@ class Provider(Protocol):
 
     def preview_url(self, instance_id: str, port: int) -> str:
         """Return the address at which a browser reaches this port. No request is made."""
+        ...
+
+    def locate_port(self, instance_id: str, port: int) -> PortAddress:
+        """Return how requests reach this port over HTTP. No request is made."""
         ...
 
     async def close(self) -> None:

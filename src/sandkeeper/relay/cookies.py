@@ -8,11 +8,11 @@ from __future__ import annotations
 
 OUR_COOKIES = frozenset(
     prefix + name
-    for name in (b"sandkeeper_login", b"sandkeeper_sign_in")
+    for name in (b"sandkeeper_login", b"sandkeeper_sign_in", b"sandkeeper_preview")
     for prefix in (b"", b"__Host-")
 )
-"""Logins to the dashboard, sign-ins, without and with TLS. A test compares them with the
-keeper's."""
+"""Logins to the dashboard, sign-ins and passes to previews, without and with TLS. A test compares
+them with the keeper's."""
 
 _LOWERED = frozenset(name.lower() for name in OUR_COOKIES)
 

@@ -31,6 +31,9 @@ from sandkeeper.services.files.history.version_restore import VersionRestore
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.services.files.versions import FileVersions
+from sandkeeper.services.gateway.defaults import make_preview_defaults
+from sandkeeper.services.gateway.names import PreviewNames
+from sandkeeper.services.gateway.urls import PreviewUrls
 from sandkeeper.services.jobs.credits import CreditHook, make_credit_hook
 from sandkeeper.services.jobs.jobs import Jobs
 from sandkeeper.services.lifecycle.before_stop import BeforePause, nothing_before_pause
@@ -134,6 +137,9 @@ class Services:
         self.tokens = TokenRegistry(deps)
         self.api_keys = ApiKeyRegistry(deps)
         self.audit = AuditLog(deps)
+        self.preview_urls = PreviewUrls.from_settings(settings)
+        self.preview_names = PreviewNames(deps)
+        self.preview_defaults = make_preview_defaults(settings, self.preview_urls)
         self.identity_provider = _make_identity_provider(settings)
         self.provider_health = ProviderHealth(deps)
         self.metrics_history = MetricsHistory(deps, self.provider_health)

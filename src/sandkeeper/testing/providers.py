@@ -36,6 +36,7 @@ from sandkeeper.providers.base import (
     InstancePage,
     InstanceState,
     LifecycleEvent,
+    PortAddress,
     Provider,
     SdkConnectionInfo,
     Webhook,
@@ -287,6 +288,9 @@ class SimulatedProvider:
 
     def preview_url(self, instance_id: str, port: int) -> str:
         return f"https://{port}-{instance_id}.simulated.test"
+
+    def locate_port(self, instance_id: str, port: int) -> PortAddress:
+        return PortAddress("127.0.0.1", 9, is_tls=False, authority=f"{port}-{instance_id}.test")
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -28,7 +28,14 @@ from sandkeeper.api.status.serializers import (
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.events import MismatchReported
 from sandkeeper.domain.owner import Owner, OwnerKind
-from sandkeeper.domain.policy import AppOnResume, FilesOnResume, Launch, Policy
+from sandkeeper.domain.policy import (
+    AppOnResume,
+    FilesOnResume,
+    Launch,
+    Policy,
+    PreviewAccess,
+    PreviewUse,
+)
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.services.default_policy import make_default_policy
@@ -316,6 +323,9 @@ def make_policy(
         app_on_resume=AppOnResume(asked.app_on_resume or app_on_resume),
         files_on_resume=FilesOnResume(asked.files_on_resume or default.files_on_resume),
         keep_secret_files=asked.keep_secret_files,
+        preview_access=PreviewAccess(asked.preview_access) if asked.preview_access else None,
+        wake_on_visit=asked.wake_on_visit,
+        preview_use=PreviewUse(asked.preview_use or default.preview_use),
     )
     if (asked.idle or settings.idle) == "fixed":
         return policy

@@ -45,7 +45,9 @@ class PolicyRequest(RequestModel):
     is "keep", for jobs "restart". `filesOnResume` "after" compares the files of a resumed sandbox
     beside its use, "before" makes the wake wait for it; the default is "after".
     `keepSecretFiles` says whether `.env`, `.ssh`, `*.pem` and the like are kept with the other
-    files; without it, the setting `keep_secret_files` applies.
+    files; without it, the setting `keep_secret_files` applies. `previewAccess` says who may see the
+    preview, `wakeOnVisit` whether a person who opens it wakes the sandbox, and `previewUse` which
+    requests to it keep the sandbox awake; the default is "interaction".
     """
 
     idle: Literal["fixed", "adaptive"] | None = None
@@ -58,6 +60,9 @@ class PolicyRequest(RequestModel):
     app_on_resume: Literal["keep", "restart"] | None = None
     files_on_resume: Literal["after", "before"] | None = None
     keep_secret_files: bool | None = None
+    preview_access: Literal["private", "members", "public"] | None = None
+    wake_on_visit: bool | None = None
+    preview_use: Literal["none", "navigation", "interaction", "all"] | None = None
 
 
 class CreateSandboxRequest(RequestModel):
@@ -172,6 +177,9 @@ class CompactStatus(StateTexts):
     version: int
     ready: bool
     sandbox_url: str | None
+    """The provider's address of the app, while the sandbox runs; it changes with the instance."""
+    preview_url: str | None
+    """The gateway's address of the app, which stays; None without a port or a gateway."""
     reason: str
     last_active_at: datetime
     last_active_class: ActivityName | None

@@ -31,6 +31,7 @@ from sandkeeper.domain.texts.presentation import (
     find_truth,
     word_truth,
 )
+from sandkeeper.services.gateway.urls import PreviewUrls
 from sandkeeper.services.monitoring.health import Reading
 from sandkeeper.settings import Settings
 from sandkeeper.store.deliveries import Delivery
@@ -38,6 +39,7 @@ from sandkeeper.store.events import LoggedEvent
 from sandkeeper.store.sandboxes.leaks import Leak
 
 OPTIONS = orjson.OPT_UTC_Z
+NO_PREVIEWS: Final = PreviewUrls("")
 ADDRESS_MAX = 200
 # No control characters, and none that are invisible or turn the direction of text.
 ADDRESS_PATTERN = (
@@ -78,8 +80,10 @@ class PresentationTable:
         poll_starting_ms: int,
         poll_waking_ms: int,
         find_down_since: Callable[[Sandbox], datetime | None] = lambda _sandbox: None,
+        previews: PreviewUrls = NO_PREVIEWS,
     ) -> None:
         self.find_down_since = find_down_since
+        self.previews = previews
         self._polls = {
             PRESENTATIONS[State.RUNNING].label: poll_running_ms,
             PRESENTATIONS[State.STARTING].label: poll_starting_ms,
@@ -96,6 +100,7 @@ class PresentationTable:
             poll_running_ms=settings.poll_running_ms,
             poll_starting_ms=settings.poll_starting_ms,
             poll_waking_ms=settings.poll_waking_ms,
+            previews=PreviewUrls.from_settings(settings),
         )
 
     def poll_after_ms(self, words: Presentation) -> int | None:
@@ -152,6 +157,7 @@ def render_status(sandbox: Sandbox, *, words: PresentationTable, now: datetime) 
         "status": truth.state.value,
         "summary": _render_summary(sandbox, truth),
         "sandboxUrl": sandbox.run.url if is_running else None,
+        "previewUrl": words.previews.find(sandbox),
         "ready": sandbox.run.ready and truth.is_ready,
         "app": truth.app.value if is_running else None,
         "cause": truth.cause.value,

@@ -99,6 +99,34 @@ def serve(
     `encryption_key`, `encryption_key_file` or `encryption_kms_command` their common key.
     """
     settings = _prepare(data=data, port=port, host=host, database=database)
+    _check_shared(settings)
+    _finish(_serve(settings, _bind(settings)))
+
+
+def gateway(
+    data: DataOption = None,
+    port: PortOption = None,
+    host: HostOption = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Run a replica that serves previews only, beside those that serve the API.
+
+    It needs the settings of `serve`: the same database, keys and provider. `serve` has the gateway,
+    too; one alone keeps the previews' traffic away from the API.
+    """
+    settings = _prepare(data=data, port=port, host=host, database=database)
+    if not settings.gateway_domain:
+        raise fail(
+            Exit.USAGE,
+            "gateway_domain is empty, so there are no previews.",
+            "Set SANDKEEPER_GATEWAY_DOMAIN, such as preview.example.com.",
+        )
+    _check_shared(settings)
+    _finish(_serve_previews(settings, _bind(settings)))
+
+
+def _check_shared(settings: Settings) -> None:
+    """Refuse replicas that would not find each other's files or read each other's secrets."""
     if settings.database.startswith("postgres") and not settings.files_url:
         raise fail(
             Exit.FAILURE,
@@ -113,8 +141,6 @@ def serve(
             "Make one with `openssl rand -base64 32`, keep it apart from the database, and set "
             "SANDKEEPER_ENCRYPTION_KEY or SANDKEEPER_ENCRYPTION_KEY_FILE on every replica.",
         )
-    listener = _bind(settings)
-    _finish(_serve(settings, listener))
 
 
 async def _up(
@@ -160,6 +186,28 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     await _run(settings, listener, _stop_event())
 
 
+async def _serve_previews(settings: Settings, listener: socket.socket) -> None:
+    from sandkeeper.app import open_application  # noqa: PLC0415
+
+    stop = _stop_event()
+    async with open_application(settings) as application:
+        serving = asyncio.create_task(
+            serve_asgi(
+                application.gateway,
+                listener,
+                stop=stop,
+                protocol=KeeperProtocol,
+                trusted_proxies=settings.trusted_proxies,
+            )
+        )
+        url = format_url(settings, listener.getsockname()[1])
+        sys.stdout.write(f"The gateway is up at {url} for *.{settings.gateway_domain}.\n")
+        sys.stdout.flush()
+        await stop.wait()
+        application.prepare_to_stop()
+        await serving
+
+
 async def _run(
     settings: Settings,
     listener: socket.socket,
@@ -175,6 +223,8 @@ async def _run(
     from sandkeeper.app import open_application  # noqa: PLC0415
     from sandkeeper.integrations.mcp_http import McpEndpoint, is_available  # noqa: PLC0415
 
+    # Previews have this port in their URLs.
+    settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     tools = McpEndpoint()
     routes = [tools.route()] if is_available() else []
     async with (

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from sandkeeper.providers.base import PortAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +24,19 @@ class E2BConnection:
     preview_url: str | None = None
     request_timeout_s: float = 30.0
     boot_timeout_s: float = 90.0
+
+
+def locate(url: str, traffic_url: str | None) -> PortAddress:
+    """Return how requests reach a port with this address.
+
+    A given `traffic_url` serves all sandboxes, under names that this machine may not resolve.
+    """
+    named = urlsplit(url)
+    place = urlsplit(traffic_url) if traffic_url else named
+    is_tls = place.scheme == "https"
+    return PortAddress(
+        host=place.hostname or "",
+        port=place.port or (443 if is_tls else 80),
+        is_tls=is_tls,
+        authority=named.netloc,
+    )

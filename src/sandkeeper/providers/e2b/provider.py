@@ -36,6 +36,7 @@ from sandkeeper.providers.base import (
     InstancePage,
     InstanceState,
     LifecycleEvent,
+    PortAddress,
     SdkConnectionInfo,
     Webhook,
     WebhookDelivery,
@@ -43,7 +44,7 @@ from sandkeeper.providers.base import (
 from sandkeeper.providers.e2b.calls import Calls
 from sandkeeper.providers.e2b.commands import is_ours, name_command
 from sandkeeper.providers.e2b.connections import Connections
-from sandkeeper.providers.e2b.endpoint import E2BConnection
+from sandkeeper.providers.e2b.endpoint import E2BConnection, locate
 from sandkeeper.providers.e2b.mapping import STATES, read_count
 from sandkeeper.providers.e2b.metadata import (
     KEEPER,
@@ -412,6 +413,9 @@ class E2BProvider:
 
     def preview_url(self, instance_id: str, port: int) -> str:
         return self._url(instance_id, port, self._domain)
+
+    def locate_port(self, instance_id: str, port: int) -> PortAddress:
+        return locate(self.preview_url(instance_id, port), self._traffic_url)
 
     async def close(self) -> None:
         await self._traffic.aclose()

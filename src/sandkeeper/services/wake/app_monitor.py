@@ -8,6 +8,7 @@ between the two.
 from __future__ import annotations
 
 import asyncio
+import time
 
 import structlog
 
@@ -30,6 +31,10 @@ ACTOR = "app-watch"
 PASS_MAX = 500
 AT_ONCE = 32
 
+# The time between two checks of one app that visitors ask for. Lower loads the provider with what
+# strangers do; higher shows a change later.
+LOOKED_S = 2.0
+
 
 class AppMonitor:
     """Keep `ready` true to what a browser would find."""
@@ -43,6 +48,7 @@ class AppMonitor:
         self._clock = deps.clock
         self._pass_max = pass_max
         self._cursor: str | None = None
+        self._looked: dict[str, float] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def check(self) -> dict[str, int]:
@@ -55,6 +61,19 @@ class AppMonitor:
             "checked": len(page.items),
             "changed": sum(1 for one in found if one),
         }
+
+    async def look_again(self, sandbox: Sandbox) -> Sandbox:
+        """Check the app now, because a visitor found it otherwise; return the newest record.
+
+        Once per sandbox and `LOOKED_S`: visitors come by the hundred.
+        """
+        now_s = time.monotonic()
+        if len(self._looked) > PASS_MAX:
+            self._looked = {one: at for one, at in self._looked.items() if now_s - at < LOOKED_S}
+        if now_s - self._looked.get(sandbox.id, -LOOKED_S) >= LOOKED_S:
+            self._looked[sandbox.id] = now_s
+            await self._check_one(sandbox)
+        return await self._store.sandboxes.get(sandbox.id)
 
     async def _check_one(self, sandbox: Sandbox) -> bool:
         """Return True when `ready` was changed, or an app was started."""

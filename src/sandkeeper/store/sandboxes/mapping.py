@@ -14,9 +14,18 @@ import orjson
 
 from sandkeeper.common.log_names import LOG_NAMES
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.gateway.addresses import find_preview_name, is_named_by_id
 from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
-from sandkeeper.domain.policy import AppOnResume, FilesOnResume, IdleAction, Launch, Policy
+from sandkeeper.domain.policy import (
+    AppOnResume,
+    FilesOnResume,
+    IdleAction,
+    Launch,
+    Policy,
+    PreviewAccess,
+    PreviewUse,
+)
 from sandkeeper.domain.receipt import parse_summary, render_summary
 from sandkeeper.domain.sandbox import GROUPS, Claim, ClaimKind, LastActivity, Sandbox
 from sandkeeper.domain.states import KilledReason, State
@@ -59,8 +68,7 @@ def to_row(sandbox: Sandbox, keyring: Keyring) -> dict[str, Any]:
         row[name] = None if row[name] is None else row[name].value
     claim = sandbox.claim
     return row | {
-        "owner_kind": sandbox.owner.kind.value,
-        "owner_id": sandbox.owner.id,
+        **render_owner(owner),
         **render_launch(sandbox.launch, sandbox.owner, keyring),
         "policy": orjson.dumps(asdict(sandbox.policy)).decode(),
         "wake": orjson.dumps(render_summary(sandbox.wake)).decode() if sandbox.wake else None,
@@ -68,6 +76,15 @@ def to_row(sandbox: Sandbox, keyring: Keyring) -> dict[str, Any]:
         "claim_kind": claim.kind.value if claim else None,
         "claim_holder": claim.holder if claim else None,
         "claim_until": claim.until if claim else None,
+    }
+
+
+def render_owner(owner: Owner) -> dict[str, str | None]:
+    """Return the columns of an owner; a preview's name only where it cannot be read as the id."""
+    return {
+        "owner_kind": owner.kind.value,
+        "owner_id": owner.id,
+        "preview_name": None if is_named_by_id(owner) else find_preview_name(owner),
     }
 
 
@@ -129,6 +146,10 @@ def _policy(values: dict[str, Any]) -> Policy:
         values["app_on_resume"] = AppOnResume(values["app_on_resume"])
     if "files_on_resume" in values:
         values["files_on_resume"] = FilesOnResume(values["files_on_resume"])
+    if values.get("preview_access") is not None:
+        values["preview_access"] = PreviewAccess(values["preview_access"])
+    if "preview_use" in values:
+        values["preview_use"] = PreviewUse(values["preview_use"])
     return Policy(**values)
 
 

@@ -89,6 +89,13 @@ class SandboxStore:
         """Return the owner's sandbox: there is at most one."""
         return await self._find(and_(_T.owner_kind == owner.kind.value, _T.owner_id == owner.id))
 
+    async def find_owner_by_preview_name(self, name: str) -> Owner | None:
+        """Return the owner with this name in host names, if it is not its id."""
+        statement = select(_T.owner_kind, _T.owner_id).where(_T.preview_name == name)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(statement)).first()
+        return None if row is None else Owner(OwnerKind(row[0]), row[1])
+
     async def find_by_instance(self, instance_id: str) -> Sandbox | None:
         """Return the sandbox whose current instance this is."""
         return await self._find(_T.instance_id == instance_id)

@@ -21,7 +21,7 @@ from sandkeeper.domain.states import ENDED, State
 from sandkeeper.domain.tenant import DEFAULT_TENANT
 from sandkeeper.store.database import Database
 from sandkeeper.store.events import EventStore
-from sandkeeper.store.sandboxes.mapping import from_row, from_rows, render_launch
+from sandkeeper.store.sandboxes.mapping import from_row, from_rows, render_launch, render_owner
 from sandkeeper.store.tables.sandboxes import SANDBOXES
 from sandkeeper.store.tables.sessions import POOLS
 
@@ -118,8 +118,7 @@ class PoolStore:
             update(SANDBOXES)
             .where(_S.id.in_(select(oldest.c.id)), _S.owner_kind == OwnerKind.POOL.value)
             .values(
-                owner_kind=owner.kind.value,
-                owner_id=owner.id,
+                **render_owner(owner),
                 **render_launch(launch, owner, self._database.keyring),
                 policy=orjson.dumps(asdict(policy)).decode(),
                 tenant=launch.tenant or DEFAULT_TENANT,

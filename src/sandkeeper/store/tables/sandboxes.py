@@ -107,6 +107,7 @@ SANDBOXES: Final = Table(
     Column("tenant", String, nullable=False, server_default="default"),
     Column("vcpus", Integer),
     Column("memory_mb", Integer),
+    Column("preview_name", String),
     UniqueConstraint("owner_kind", "owner_id", name="uq_sandboxes_owner"),
     UniqueConstraint("instance_id", name="uq_sandboxes_instance_id"),
     _where("ix_sandboxes_due", "next_check_at", "id", where="next_check_at IS NOT NULL"),
@@ -117,6 +118,7 @@ SANDBOXES: Final = Table(
     Index("ix_sandboxes_created_at", "created_at", "id"),
     Index("ix_sandboxes_updated_at", "updated_at", "id"),
     Index("ix_sandboxes_tenant", "tenant", "created_at", "id"),
+    _where("ix_sandboxes_preview_name", "preview_name", where="preview_name IS NOT NULL"),
 )
 
 EVENTS: Final = Table(

@@ -1,0 +1,1 @@
+"""The rules of the preview gateway: whose address it is, and what becomes of a request."""

@@ -1,0 +1,1 @@
+"""Previews: their addresses, who may see them, and what was asked of them."""
