@@ -91,6 +91,14 @@ class Outside:
         """Run a command out there."""
         return run("nsenter", "-t", str(self._process.pid), "-n", *line)
 
+    def start(self, *line: str) -> subprocess.Popen[str]:
+        """Start a command out there, and return once it says so."""
+        entering = ["nsenter", "-t", str(self._process.pid), "-n", *line]
+        process = subprocess.Popen(entering, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
     def reaches(self, address: str, port: int) -> bool:
         program = f"import socket; socket.create_connection(('{address}', {port}), 2)"
         try:

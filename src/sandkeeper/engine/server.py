@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import functools
 import logging
 import os
 import signal
@@ -27,12 +28,13 @@ from sandkeeper.engine.control.account import AccountRoutes
 from sandkeeper.engine.control.events import EventRoutes
 from sandkeeper.engine.control.routes import ControlPlane, list_other_routes, list_routes
 from sandkeeper.engine.control.sandboxes import SandboxRoutes
-from sandkeeper.engine.control.secrets import SecretRoutes
+from sandkeeper.engine.control.secrets import SecretRoutes, read_values
 from sandkeeper.engine.control.switched_off import switch_off
 from sandkeeper.engine.control.tags import TagRoutes
 from sandkeeper.engine.control.templates import TemplateRoutes
 from sandkeeper.engine.control.volumes import VolumeRoutes
 from sandkeeper.engine.dispatcher import HostRouter
+from sandkeeper.engine.egress_proxy.proxy import EgressProxy
 from sandkeeper.engine.envd.application import Envd
 from sandkeeper.engine.http.active_requests import ActiveRequests
 from sandkeeper.engine.images.store import ImageStore
@@ -155,7 +157,7 @@ async def open_engine(options: Options, port: int, domain: str = "") -> AsyncIte
             data_dir=data_dir,
             registry=registry,
             operations=_make_operations(
-                runtime, database, webhooks, data_dir, registry, requests, packages
+                stack, runtime, database, webhooks, data_dir, registry, requests, packages
             ),
         )
         await recover(lifecycle, database)
@@ -204,6 +206,7 @@ async def _load_catalogue(
 
 
 def _make_operations(
+    stack: contextlib.AsyncExitStack,
     runtime: BubblewrapRuntime,
     database: EngineDatabase,
     webhooks: WebhookSender,
@@ -212,6 +215,9 @@ def _make_operations(
     requests: ActiveRequests,
     packages: PackagesLayer,
 ) -> SandboxOperations:
+    read_secrets = functools.partial(read_values, database)
+    egress_proxy = EgressProxy(runtime, data_dir.data / "tls", read_secrets)
+    stack.push_async_callback(egress_proxy.stop)
     return SandboxOperations(
         runtime=runtime,
         database=database,
@@ -219,6 +225,7 @@ def _make_operations(
         data_dir=data_dir,
         registry=registry,
         packages=packages,
+        egress_proxy=egress_proxy,
         drop_connections=requests.cancel_for_sandbox,
     )
 

@@ -12,13 +12,16 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from e2b import Sandbox as E2BSandbox
+from e2b import Secret
 
+from sandkeeper.engine.names.certificates import LocalCertificates
 from sandkeeper.engine.runtime import capabilities
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import Egress, RuntimeFaultError
@@ -31,6 +34,24 @@ from support.process_leaks import get_first_process, get_spawner
 from support.runtime_helpers import OFFLINE, Sandbox, plan
 
 OPEN = Egress()
+ECHO = """
+import http.server, ssl, sys
+class Echo(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        said = "".join(f"{name.lower()}: {value}\\n" for name, value in self.headers.items())
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said.encode())
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer((sys.argv[1], 443), Echo)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[2])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print("ready", flush=True)
+server.serve_forever()
+"""
 NOT_OURS = "table inet house {\n\tchain door {\n\t\ttype filter hook input priority filter;"
 
 
@@ -306,6 +327,72 @@ async def test_the_wire_sets_and_changes_it_and_a_crash_keeps_it(own_engine: Eng
     assert restored.commands.run(ask).stdout == HOST
     restored.kill()
     box.kill()
+    await eventually(lambda: _list_devices() == [])
+
+
+@pytest.fixture
+def echo(outside: Outside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A site out there that answers with the request's headers, for an engine that trusts it."""
+    certificates = LocalCertificates(tmp_path / "site", "echo.example", ADDRESS)
+    certificates.ensure()
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.ca_file))
+    site = outside.start(sys.executable, "-c", ECHO, ADDRESS, str(certificates.chain_file))
+    yield
+    site.kill()
+    site.communicate()
+
+
+async def test_headers_with_secrets_are_added_outside_of_a_sandbox(
+    echo: None, own_engine: Engine
+) -> None:
+    own_engine.restart()
+    options = own_engine.sdk_options()
+    account = {"api_url": own_engine.url, "api_key": own_engine.key}
+    Secret.create("echo key", "first value", **account)
+    headers = {"Authorization": f"Bearer {Secret.fill('echo key')}"}
+    rules = {"echo.example": [{"transform": {"headers": headers}}]}
+    network = {"rules": rules, "allow_out": ["echo.example"], "deny_out": ["0.0.0.0/0"]}
+    box = E2BSandbox.create(timeout=300, network=network, **options)
+    fork = box.fork(timeout=300)[0]
+    ask = "curl -s https://echo.example/ -H 'Authorization: mine' -H 'X-Own: kept'"
+    for one in (box, fork):
+        said = one.commands.run(ask).stdout
+        assert "authorization: Bearer first value\n" in said
+        assert "x-own: kept\n" in said
+        assert "mine" not in said
+    by_python = (
+        "import urllib.request as u; print(u.urlopen('https://echo.example').read().decode())"
+    )
+    assert "first value" in box.commands.run(f'python3 -c "{by_python}"').stdout
+    around = f"curl -sk https://echo.example/ --resolve echo.example:443:{ADDRESS}"
+    assert "authorization" not in box.commands.run(around).stdout
+    assert "first value" not in box.commands.run("env; cat /etc/hosts /run/sandkeeper/*").stdout
+
+    Secret.update("echo key", "second value", **account)
+    assert "second value" in box.commands.run(ask).stdout
+    own_engine.kill9()
+    own_engine.start()
+    await eventually(lambda: "second value" in box.commands.run(f"{ask} || true").stdout)
+    box.pause(mode="filesystem")
+    box.connect(timeout=300)
+    assert "second value" in box.commands.run(ask).stdout
+    Secret.destroy("echo key", **account)
+    assert "there is no secret 'echo key'" in box.commands.run(ask).stdout
+    with own_engine.client() as api:
+        shown = api.get(f"/sandboxes/{box.sandbox_id}").json()["network"]["rules"]
+        assert shown["echo.example"][0]["transform"]["headers"] == {
+            "authorization": "Bearer ${e2b.secrets.echo key}"
+        }
+        plain = {"echo.example": [{"transform": {"headers": {"x-plain": "1"}}}]}
+        closed = {"rules": plain, "allowOut": [], "denyOut": ["0.0.0.0/0"]}
+        assert api.put(f"/sandboxes/{box.sandbox_id}/network", json=closed).status_code == 204
+        assert '"code":403' in box.commands.run(ask).stdout, "a rule alone opens nothing"
+        bad = {"rules": {"*.example": rules["echo.example"]}}
+        assert api.put(f"/sandboxes/{box.sandbox_id}/network", json=bad).status_code == 400
+        assert api.put(f"/sandboxes/{box.sandbox_id}/network", json={}).status_code == 204
+    assert "echo.example" not in box.commands.run("cat /etc/hosts").stdout
+    box.kill()
+    fork.kill()
     await eventually(lambda: _list_devices() == [])
 
 

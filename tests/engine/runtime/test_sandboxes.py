@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandkeeper.engine.envd.files.ownership import create_as_user
+from sandkeeper.engine.runtime.bubblewrap import interception
 from sandkeeper.engine.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandkeeper.engine.runtime.contract import (
     Command,
@@ -19,7 +20,7 @@ from sandkeeper.engine.runtime.contract import (
     RuntimeFaultError,
 )
 from support.eventually import eventually
-from support.isolation import IS_GVISOR
+from support.isolation import IS_GVISOR, not_on_gvisor
 from support.runtime_helpers import ENV, Sandbox, plan, read_all
 
 SERVER = "python3 -m http.server {port} --bind {host}"
@@ -34,6 +35,27 @@ async def test_a_login_shell_and_the_usual_programs_are_there(sandbox: Sandbox) 
     said = await sandbox.run("bash -lc 'python3 --version && git --version && awk 1 /dev/null'")
     assert said.code == 0, said.err
     assert "Python 3" in said.out
+
+
+@not_on_gvisor("rules are refused there")
+async def test_what_is_opened_to_a_name_comes_to_the_engine(sandbox: Sandbox) -> None:
+    """Without a way out, for root and user, and as often as the names change."""
+    authority = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"
+    read = f"timeout 30 bash -c 'cat </dev/tcp/{{}}/{{}}'; tail -n1 {interception.BUNDLE}"
+    await sandbox.run("echo 192.0.2.7 mine.example >> /etc/hosts", user="root")
+    for name in ("one.example", "two.example"):
+        sockets = await sandbox.runtime.intercept(sandbox.id, [name], authority)
+        for port, sock in zip(interception.PORTS, sockets, strict=True):
+            asking = asyncio.create_task(sandbox.run(read.format(name, port)))
+            connection, _from = await asyncio.get_running_loop().sock_accept(sock)
+            connection.sendall(b"hello\n")
+            connection.close()
+            sock.close()
+            assert (await asking).out == "hello\n-----END CERTIFICATE-----\n"
+    assert await sandbox.runtime.intercept(sandbox.id, [], authority) == []
+    hosts = (await sandbox.run("cat /etc/hosts")).out
+    assert "mine.example" in hosts
+    assert ".example # by" not in hosts
 
 
 async def test_root_changes_what_belongs_to_root(sandbox: Sandbox) -> None:

@@ -78,6 +78,10 @@ def render_detail(
         network["allowOut"] = record.allow_out
     if record.deny_out:
         network["denyOut"] = record.deny_out
+    if record.rules:
+        network["rules"] = {
+            host: [{"transform": {"headers": headers}}] for host, headers in record.rules.items()
+        }
     if record.traffic_token is not None:
         network["allowPublicTraffic"] = False
     if record.mask_host is not None:

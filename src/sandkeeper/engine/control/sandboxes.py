@@ -125,6 +125,9 @@ class SandboxRoutes:
         isolation = self._isolation.choose(origin.template, origin.blueprint)
         if body.volume_mounts and isolation is Isolation.GVISOR:
             raise BadRequestError("field 'volumeMounts': not behind gVisor's wall")
+        rules = network.list_headers()
+        if rules and isolation is Isolation.GVISOR:
+            raise BadRequestError("field 'network.rules': not behind gVisor's wall")
         return CreateRequest(
             origin=origin,
             timeout_s=timeout_s,
@@ -136,6 +139,7 @@ class SandboxRoutes:
             allow_internet=body.allow_internet_access,
             allow_out=tuple(network.allow_out or ()),
             deny_out=tuple(network.deny_out or ()),
+            rules=rules,
             public_traffic=network.allow_public_traffic is not False,
             mask_host=network.mask_request_host,
             mounts=self._volumes.resolve_mounts(
@@ -290,6 +294,7 @@ class SandboxRoutes:
             internet=body.allow_internet_access is not False,
             allow_out=tuple(body.allow_out or ()),
             deny_out=tuple(body.deny_out or ()),
+            rules=body.list_headers(),
         )
         await self._lifecycle.set_egress(
             short_id(request.params["id"]), egress, body.allow_internet_access

@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from sandkeeper.engine.egress_proxy.rules import check_rules
 from sandkeeper.engine.errors import BadRequestError
 from sandkeeper.engine.images.credentials import RegistryForm
 
@@ -55,6 +56,14 @@ class AutoResume(Body):
     enabled: StrictBool = False
 
 
+class Transform(Body):
+    headers: Texts | None = None
+
+
+class NetworkRule(Body):
+    transform: Transform | None = None
+
+
 class Network(Body):
     allow_out: list[StrictStr] | None = None
     deny_out: list[StrictStr] | None = None
@@ -63,11 +72,19 @@ class Network(Body):
     dns_servers: Any = None
     https_ports: Any = None
     egress_proxy: Any = None
-    rules: Any = None
+    rules: dict[StrictStr, list[NetworkRule]] | None = None
+
+    def list_headers(self) -> dict[str, dict[str, str]]:
+        """Return the headers of the rules by host. Raises BadRequestError."""
+        found = {
+            host: [one.transform.headers or {} for one in rules if one.transform]
+            for host, rules in (self.rules or {}).items()
+        }
+        return check_rules(found)
 
     def refuse_unsupported(self) -> None:
         """Refuse what this engine would have to ignore."""
-        for name in ("dnsServers", "httpsPorts", "egressProxy", "rules"):
+        for name in ("dnsServers", "httpsPorts", "egressProxy"):
             value = getattr(self, _FIELD_OF[name])
             if value not in (None, [], {}):
                 raise BadRequestError(f"field 'network.{name}' is not supported by this engine")
@@ -77,7 +94,6 @@ _FIELD_OF = {
     "dnsServers": "dns_servers",
     "httpsPorts": "https_ports",
     "egressProxy": "egress_proxy",
-    "rules": "rules",
 }
 
 

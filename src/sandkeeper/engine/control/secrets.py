@@ -6,6 +6,7 @@ import re
 import sqlite3
 import time
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 from sandkeeper.engine.control import schemas
@@ -102,6 +103,12 @@ class SecretRoutes:
 
         await self._database.run(remove)
         return ControlResponse(204)
+
+
+async def read_values(database: EngineDatabase, names: Collection[str]) -> dict[str, str]:
+    """Return the values of those that exist, by name. For the egress proxy, not for any route."""
+    found = await database.run(_read_all) if names else []
+    return {one.name: one.value for one in found if one.name in names}
 
 
 def _check_value(value: str) -> str:

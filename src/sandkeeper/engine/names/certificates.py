@@ -15,21 +15,27 @@ import contextlib
 import ipaddress
 import ssl
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from sandkeeper.common.private_files import create_private_folder, write_private
+from sandkeeper.engine.names.certificate_parts import (
+    count_days_left,
+    load_pair,
+    make_name,
+    make_usage,
+    start_certificate,
+    to_pem,
+)
 
 AUTHORITY_DAYS = 3650
 AUTHORITY_RENEW_DAYS = 365
 SERVER_DAYS = 90
 SERVER_RENEW_DAYS = 30
-_CLOCK_SKEW = timedelta(hours=1)
 _LOOPBACK = ("127.0.0.1", "::1")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -70,21 +76,21 @@ class LocalCertificates:
     def ensure(self) -> bool:
         """Make what is missing or due; return whether the engine's certificate is a new one."""
         create_private_folder(self._folder)
-        authority = _load(self._folder / "authority.pem")
+        authority = load_pair(self._folder / "authority.pem")
         if authority is None or not self._is_good_authority(authority[1]):
             authority = self._make_authority()
-            write_private(self._folder / "authority.pem", _to_pem(*authority))
+            write_private(self._folder / "authority.pem", to_pem(*authority))
         _replace(self.ca_file, authority[1].public_bytes(serialization.Encoding.PEM))
         _replace(self.bundle_file, _read_system_bundle() + self.ca_file.read_bytes())
-        present = _load(self.chain_file)
+        present = load_pair(self.chain_file)
         if present is not None and self._is_good_server(present[1], authority[1]):
             return False
-        write_private(self.chain_file, _to_pem(*self._make_server(*authority)))
+        write_private(self.chain_file, to_pem(*self._make_server(*authority)))
         return True
 
     def _is_good_authority(self, found: x509.Certificate) -> bool:
         permitted = found.extensions.get_extension_for_class(x509.NameConstraints).value
-        return _days_left(found) > AUTHORITY_RENEW_DAYS and set(
+        return count_days_left(found) > AUTHORITY_RENEW_DAYS and set(
             permitted.permitted_subtrees or ()
         ) == set(self._list_permitted())
 
@@ -94,7 +100,7 @@ class LocalCertificates:
             found.verify_directly_issued_by(authority)
         except Exception:  # noqa: BLE001 - whatever is wrong with it, a new one is made
             return False
-        return _days_left(found) > SERVER_RENEW_DAYS and set(named) == set(
+        return count_days_left(found) > SERVER_RENEW_DAYS and set(named) == set(
             self._list_alternatives()
         )
 
@@ -107,10 +113,10 @@ class LocalCertificates:
 
     def _make_authority(self) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("Sandkeeper local authority")
-        usage = _usage(signs_certificates=True)
+        name = make_name("Sandkeeper local authority")
+        usage = make_usage(signs_certificates=True)
         certificate = (
-            _start(name, name, key.public_key(), AUTHORITY_DAYS)
+            start_certificate(name, name, key.public_key(), AUTHORITY_DAYS)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
             .add_extension(x509.NameConstraints(self._list_permitted(), None), critical=True)
@@ -124,10 +130,12 @@ class LocalCertificates:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
         certificate = (
-            _start(_name("Sandkeeper engine"), authority.subject, key.public_key(), SERVER_DAYS)
+            start_certificate(
+                make_name("Sandkeeper engine"), authority.subject, key.public_key(), SERVER_DAYS
+            )
             .add_extension(x509.SubjectAlternativeName(self._list_alternatives()), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(make_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(issuer, critical=False)
             .sign(authority_key, hashes.SHA256())
@@ -142,68 +150,6 @@ def _list_addresses(host: str) -> tuple[Address, ...]:
         if not own.is_unspecified and own not in found:
             found.append(own)
     return tuple(found)
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _start(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _days_left(certificate: x509.Certificate) -> float:
-    return (certificate.not_valid_after_utc - datetime.now(UTC)) / timedelta(days=1)
-
-
-def _to_pem(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    ) + certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _load(path: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate] | None:
-    """Return the key and certificate of a file; None without one, or where it is damaged."""
-    try:
-        content = path.read_bytes()
-        key = serialization.load_pem_private_key(content, None)
-        certificate = x509.load_pem_x509_certificate(content)
-    except (FileNotFoundError, ValueError):
-        return None
-    if (
-        not isinstance(key, ec.EllipticCurvePrivateKey)
-        or key.public_key() != certificate.public_key()
-    ):
-        return None
-    return key, certificate
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -8,7 +8,7 @@ root and as an ordinary user.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +49,8 @@ class Egress:
     internet: bool = True
     allow_out: tuple[str, ...] = ()
     deny_out: tuple[str, ...] = ()
+    rules: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Headers for requests to a host, by its name; the engine's egress proxy adds them."""
 
 
 class Isolation(StrEnum):
@@ -245,6 +247,23 @@ class Runtime(Protocol):
 
     async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
         """Replace what a living sandbox may reach. Raises RuntimeFaultError where it cannot."""
+        ...
+
+    async def intercept(
+        self, sandbox_id: str, names: Sequence[str], authority: str
+    ) -> list[socket.socket]:
+        """Lead what a living sandbox opens to these names, at ports 80 and 443, to the engine.
+
+        Returns a listening socket for each of the two ports, which the caller closes; none without
+        names. The sandbox trusts the `authority` (PEM). Good until `halt`; idempotent.
+        """
+        ...
+
+    async def find_addresses(self, sandbox_id: str, name: str, *, is_allowed: bool) -> list[str]:
+        """Return the addresses of a host that a sandbox may reach.
+
+        One that `is_allowed` by its name needs no route for its addresses. Raises NotAliveError.
+        """
         ...
 
     async def guard(self) -> None:

@@ -201,8 +201,11 @@ class SandboxLifecycle:
         """Replace the egress rules of a running sandbox."""
         async with self._holding(sandbox_id, Transition.UPDATING) as entry:
             self._check_running(entry)
+            if egress.rules and entry.record.isolation == Isolation.GVISOR:
+                raise BadRequestError("field 'network.rules': not behind gVisor's wall")
             try:
                 await self.runtime.set_egress(sandbox_id, egress)
+                await self._operations.egress_proxy.open(sandbox_id, egress)
             except RuntimeFaultError as fault:
                 raise BadRequestError(f"network: {fault}") from fault
             record = replace(
@@ -210,6 +213,7 @@ class SandboxLifecycle:
                 allow_internet=internet,
                 allow_out=egress.allow_out,
                 deny_out=egress.deny_out,
+                rules={host: dict(headers) for host, headers in egress.rules.items()},
             )
             rules = {
                 "allowed_cidrs": [a for a in egress.allow_out if a[:1].isdigit()],
@@ -224,6 +228,17 @@ class SandboxLifecycle:
             async with self._holding(sandbox_id, Transition.UPDATING) as entry:
                 if entry.record.state == EngineState.RUNNING:
                     await self.runtime.set_egress(sandbox_id, get_egress(entry.record))
+
+    async def repair_egress(self) -> None:
+        """Open the egress proxy again after a restart, and close it for what has ended."""
+        proxy = self._operations.egress_proxy
+        proxy.close_ended()
+        for sandbox_id, entry in self.registry.list_entries():
+            if entry.takes_traffic and entry.record.rules and proxy.is_missing(sandbox_id):
+                with contextlib.suppress(ResourceNotFoundError):
+                    async with self._holding(sandbox_id, Transition.UPDATING) as held:
+                        if held.record.state == EngineState.RUNNING:
+                            await proxy.reopen(sandbox_id, get_egress(held.record))
 
     async def kill(self, sandbox_id: str, reason: str = "request") -> None:
         """End a sandbox, running or paused, and delete its disk."""

@@ -117,6 +117,7 @@ class Maintenance:
             if gone and entry.transition is None:
                 _log.warning("the processes of %s ended; starting it from its disk", sandbox_id)
                 await self._lifecycle.revive(sandbox_id)
+        await self._lifecycle.repair_egress()
 
     async def _hibernate(self) -> None:
         """Move the memory of sandboxes that have been paused for long to swap, one by one."""

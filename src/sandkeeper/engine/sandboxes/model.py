@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sandkeeper.engine.errors import BadRequestError
+from sandkeeper.engine.runtime.bubblewrap import interception
 from sandkeeper.engine.runtime.contract import Egress, Isolation
 from sandkeeper.engine.sandboxes.records import (
     Blueprint,
@@ -42,6 +43,7 @@ class CreateRequest:
     allow_internet: bool | None = None
     allow_out: tuple[str, ...] = ()
     deny_out: tuple[str, ...] = ()
+    rules: dict[str, dict[str, str]] = field(default_factory=dict)
     public_traffic: bool = True
     mask_host: str | None = None
     mounts: dict[str, str] = field(default_factory=dict)
@@ -82,6 +84,7 @@ def make_record(request: CreateRequest, now: float) -> SandboxRecord:
         allow_internet=request.allow_internet,
         allow_out=request.allow_out,
         deny_out=request.deny_out,
+        rules=request.rules,
         mask_host=request.mask_host,
         layers=blueprint.layers,
         user=blueprint.user,
@@ -154,12 +157,22 @@ def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
         sandbox_id=record.id,
         token=record.token,
         traffic_token=record.traffic_token,
-        env={**builtin, **record.env},
+        env={**builtin, **get_env(record)},
         default_user=record.user,
         default_workdir=record.workdir,
         mask_host=record.mask_host,
         services=record.services,
     )
+
+
+def get_env(record: SandboxRecord) -> dict[str, str]:
+    """Return the variables of a sandbox's programs, with what makes them trust the egress proxy."""
+    trusting = {
+        "NODE_EXTRA_CA_CERTS": interception.AUTHORITY,
+        "REQUESTS_CA_BUNDLE": interception.BUNDLE,
+        "SSL_CERT_FILE": interception.BUNDLE,
+    }
+    return {**(trusting if record.rules else {}), **record.env}
 
 
 def wakes_on_traffic(record: SandboxRecord) -> bool:
@@ -176,4 +189,5 @@ def get_egress(record: SandboxRecord) -> Egress:
         internet=record.allow_internet is not False,
         allow_out=record.allow_out,
         deny_out=record.deny_out,
+        rules=record.rules,
     )

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+from sandkeeper.engine.egress_proxy.proxy import EgressProxy
 from sandkeeper.engine.errors import BadRequestError, MachineError, NoRoomError
 from sandkeeper.engine.interpreter.layer import PackagesLayer
 from sandkeeper.engine.runtime.contract import (
@@ -27,7 +28,7 @@ from sandkeeper.engine.runtime.contract import (
 )
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.commands import start_service, wait_until_ready
-from sandkeeper.engine.sandboxes.model import RUN_MAX_S, get_egress
+from sandkeeper.engine.sandboxes.model import RUN_MAX_S, get_egress, get_env
 from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
 from sandkeeper.engine.sandboxes.registry import SandboxEntry, SandboxRegistry, Transition
 from sandkeeper.engine.sandboxes.webhooks import WebhookSender
@@ -51,6 +52,7 @@ class SandboxOperations:
         data_dir: DataDir,
         registry: SandboxRegistry,
         packages: PackagesLayer,
+        egress_proxy: EgressProxy,
         drop_connections: Callable[[str], None],
     ) -> None:
         """Take `drop_connections`, which ends a sandbox's open requests when it stops."""
@@ -60,6 +62,7 @@ class SandboxOperations:
         self._data_dir = data_dir
         self._registry = registry
         self._packages = packages
+        self.egress_proxy = egress_proxy
         self.drop_connections = drop_connections
 
     async def boot_new(self, record: SandboxRecord) -> SandboxRecord:
@@ -96,16 +99,18 @@ class SandboxOperations:
         )
         try:
             await self._runtime.boot(plan)
+            await self.egress_proxy.open(record.id, plan.egress)
             if record.start_cmd:
                 await self._start_service(record)
         except RuntimeFaultError as fault:
-            if (record.allow_out or record.deny_out) and not isinstance(fault, DiskFullError):
+            is_limited = record.allow_out or record.deny_out or record.rules
+            if is_limited and not isinstance(fault, DiskFullError):
                 raise BadRequestError(f"network: {fault}") from fault
             raise _describe("the sandbox could not be started", fault) from fault
 
     async def _start_service(self, record: SandboxRecord) -> None:
         assert record.start_cmd is not None
-        where = {"env": record.env, "user": record.user, "cwd": record.workdir}
+        where = {"env": get_env(record), "user": record.user, "cwd": record.workdir}
         try:
             await start_service(self._runtime, record.id, record.start_cmd, **where)  # type: ignore[arg-type]  # one dict, three types
             if record.ready_cmd:
@@ -125,6 +130,7 @@ class SandboxOperations:
             if memory:
                 await self._runtime.freeze(record.id)
             else:
+                self.egress_proxy.close(record.id)
                 await self._runtime.halt(record.id)
         except RuntimeFaultError as fault:
             raise MachineError(f"the sandbox could not be paused: {fault}") from fault
@@ -209,6 +215,7 @@ class SandboxOperations:
 
     async def delete_resources(self, sandbox_id: str) -> None:
         """End the processes and delete the disk. What fails here is left to the sweep."""
+        self.egress_proxy.close(sandbox_id)
         try:
             await self._runtime.halt(sandbox_id)
             disk = self._data_dir.disk(sandbox_id)

@@ -97,6 +97,8 @@ class SandboxRecord(_Stored):
     allow_internet: bool | None
     allow_out: tuple[str, ...] = ()
     deny_out: tuple[str, ...] = ()
+    rules: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Headers that the egress proxy adds, by host; secrets in them are placeholders."""
     mask_host: str | None = None
     layers: tuple[str, ...] = ()
     user: str = "user"

@@ -16,7 +16,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -141,7 +141,7 @@ class BubblewrapRuntime:
                     "routes": await self._plan_routes(plan.egress),
                     "mounts": {path: str(one.absolute()) for path, one in plan.mounts.items()},
                     "isolation": plan.isolation,
-                    **(await self._find_runsc() if plan.isolation is Isolation.GVISOR else {}),
+                    **await asyncio.to_thread(runsc.describe_program, plan.isolation),
                 }
             )
             self._open_handle(answer[0]["record"])
@@ -230,7 +230,7 @@ class BubblewrapRuntime:
     def find_account(self, sandbox_id: str, name: str) -> tuple[tuple[int, int], str]:
         return self._get_handle(sandbox_id).find_account(name)
 
-    # Network, disk and what the machine offers
+    # Network and disk
 
     async def set_egress(self, sandbox_id: str, egress: Egress) -> None:
         routes = await self._plan_routes(egress)
@@ -253,6 +253,18 @@ class BubblewrapRuntime:
                 answer, _descriptors = await self._call_spawner(order)
                 record |= {name: answer[name] for name in ("device", "helper", "routes")}
             process_records.write_record(self._run, record)
+
+    async def intercept(
+        self, sandbox_id: str, names: Sequence[str], authority: str
+    ) -> list[socket.socket]:
+        order: dict[str, Any] = {"op": "intercept", "names": [*names], "authority": authority}
+        order["sandbox"] = self._get_handle(sandbox_id).record
+        _answer, descriptors = await self._call_spawner(order)
+        return [socket.socket(fileno=fd) for fd in descriptors]
+
+    async def find_addresses(self, sandbox_id: str, name: str, *, is_allowed: bool) -> list[str]:
+        routes = [(kind, cidr) for kind, cidr in self._get_handle(sandbox_id).record["routes"]]
+        return await self._names.find(name, routes, is_allowed=is_allowed)
 
     async def guard(self) -> None:
         if self._backend == veth.NAME:
@@ -327,15 +339,6 @@ class BubblewrapRuntime:
                 f"sandbox {record['id']} ended right after its start: {error}"
             ) from error
 
-    async def _find_runsc(self) -> dict[str, Any]:
-        """Return the part of a boot order that gVisor needs. Raise where it does not work."""
-
-        def find() -> dict[str, Any]:
-            program = runsc.find_program()
-            return {"runsc": program, "flags": list(runsc.list_flags(program))}
-
-        return await asyncio.to_thread(find)
-
     async def _plan_routes(self, egress: Egress) -> list[network.Route]:
         """Return what a sandbox may reach. Raise for rules this machine cannot apply."""
         if not egress.internet:
@@ -372,10 +375,9 @@ class BubblewrapRuntime:
         """Make some sockets ahead, of the one family that has run out."""
         order = {"op": "sockets", "sandbox": handle.record}
         families = [int(family)] * _SOCKETS_AHEAD[family]
-        answer, descriptors = await self._call_spawner({**order, "families": families})
+        _answer, descriptors = await self._call_spawner({**order, "families": families})
         for fd in descriptors:
             handle.return_socket(socket.socket(fileno=fd))
-        del answer
 
     async def _set_frozen(self, sandbox_id: str, *, frozen: bool) -> None:
         async with self._lock(sandbox_id):

@@ -59,6 +59,19 @@ class NameResolver:
         ranges = [text for text in egress.allow_out if not is_name(text)]
         return dataclasses.replace(egress, allow_out=tuple(dict.fromkeys([*ranges, *addresses])))
 
+    async def find(self, name: str, routes: list[network.Route], *, is_allowed: bool) -> list[str]:
+        """Return the addresses that a name stands for and that routes lead to.
+
+        One that `is_allowed` itself needs no route, and opens the host as little as elsewhere.
+        """
+        await self._look_up(name)
+        own = {str(one.network_address) for one in network.list_own_addresses()}
+        return [
+            address
+            for address in self._recall(name)
+            if network.leads_to(routes, address) or (is_allowed and address not in own)
+        ]
+
     async def _look_up(self, name: str) -> None:
         loop = asyncio.get_running_loop()
         try:

@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 from sandkeeper.engine.runtime.linux import netlink
@@ -73,6 +74,16 @@ def plan_routes(allow: tuple[str, ...], deny: tuple[str, ...]) -> list[Route]:
     elif routes[_EVERYTHING] == "block":
         del routes[_EVERYTHING]
     return [(kind, str(network)) for network, kind in routes.items()]
+
+
+def leads_to(routes: Iterable[Route], address: str) -> bool:
+    """Return whether routes lead a sandbox to an address outside; the longest prefix counts."""
+    wanted = ipaddress.IPv4Address(address)
+    ranges = ((ipaddress.IPv4Network(cidr), kind) for kind, cidr in routes)
+    found = max(
+        ((one.prefixlen, kind) for one, kind in ranges if wanted in one), default=(0, "block")
+    )
+    return found[1] == "via"
 
 
 def start_helper(

@@ -7,9 +7,10 @@ import os
 import re
 import shutil
 import subprocess
+from typing import Any
 
 from sandkeeper.engine.runtime.bubblewrap import binaries
-from sandkeeper.engine.runtime.contract import RuntimeFaultError
+from sandkeeper.engine.runtime.contract import Isolation, RuntimeFaultError
 from sandkeeper.engine.runtime.linux import cgroups
 
 _FLAGS = (
@@ -95,3 +96,11 @@ def _read_version(program: str) -> str:
 def _ask(program: str, *words: str) -> str:
     answer = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     return answer.stdout + answer.stderr
+
+
+def describe_program(isolation: Isolation) -> dict[str, Any]:
+    """Return the part of a boot order that gVisor needs. Raises RuntimeFaultError without it."""
+    if isolation is not Isolation.GVISOR:
+        return {}
+    program = find_program()
+    return {"runsc": program, "flags": list(list_flags(program))}

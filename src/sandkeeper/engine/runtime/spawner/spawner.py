@@ -31,7 +31,7 @@ from sandkeeper.engine.runtime.linux import cgroups, process_records, syscalls
 from sandkeeper.engine.runtime.spawner import orphans, protocol
 from sandkeeper.engine.runtime.spawner.workers import Worker, WorkerPool
 
-PROTOCOL = 11
+PROTOCOL = 12
 """Raised with every change of an order or an answer. An engine with another version reads the
 answer to `hello`, whose format never changes, and replaces the spawner."""
 SOCKET_NAME = "spawner.sock"
@@ -200,6 +200,7 @@ class Spawner:
             "spawn": self._spawn,
             "boot": self._delegate,
             "sockets": self._delegate,
+            "intercept": self._delegate,
             "signal": self._delegate,
             "kill_session": self._delegate,
             "limit_files": self._delegate,

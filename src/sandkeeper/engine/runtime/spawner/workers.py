@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sandkeeper.engine.runtime.bubblewrap import boot, nsenter
+from sandkeeper.engine.runtime.bubblewrap import boot, interception, nsenter
 from sandkeeper.engine.runtime.gvisor import inside as gvisor
 from sandkeeper.engine.runtime.linux.cgroups import Parents
 from sandkeeper.engine.runtime.spawner import protocol
@@ -104,6 +104,7 @@ class WorkerPool:
     def _act(self, order: protocol.Record) -> Answer:
         handlers: dict[str, Callable[[protocol.Record], Answer]] = {
             "boot": lambda order: ({"record": boot.boot(order, self._parents)}, ()),
+            "intercept": _intercept,
             "kill_session": _kill_session,
             "limit_files": _limit_files,
             "network": _connect,
@@ -146,3 +147,8 @@ def _signal(order: protocol.Record) -> Answer:
 def _make_sockets(order: protocol.Record) -> Answer:
     made = nsenter.make_sockets(order["sandbox"], order["families"])
     return {"families": [int(one.family) for one in made]}, tuple(one.detach() for one in made)
+
+
+def _intercept(order: protocol.Record) -> Answer:
+    made = interception.intercept(order["sandbox"], order["names"], order["authority"])
+    return {}, tuple(one.detach() for one in made)
