@@ -86,7 +86,7 @@ rolling: $(VENV)/.ready-dev ## replace every replica under load, and count misse
 smoke: $(VENV)/.ready-dev $(VENV)/.ready-smoke system ## start all of deploy/ on loopback, without a container engine, and prove it
 	@$(BIN)/python deploy/smoke.py
 
-image: system ## build the image from a Debian base made here, start it with a read-only root, and ask for its health
+image: ## build the image from a Debian base made here, start it with a read-only root, and ask for its health
 	@scripts/image
 
 format: $(VENV)/.ready-dev ## format the code and fix what can be fixed
