@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from datetime import timedelta
 
 import pytest
 from e2b import AsyncSandbox
@@ -13,6 +15,9 @@ from sandkeeper.domain.errors import (
     SandkeeperError,
 )
 from sandkeeper.domain.files.manifest import Kind
+from sandkeeper.domain.sandbox import Claim, ClaimKind
+from sandkeeper.providers.acting_claim import acting_for
+from sandkeeper.services.files import capture
 from support.file_fixtures import HOME, Filing, digest, now
 
 
@@ -242,3 +247,25 @@ async def test_a_large_file_that_was_damaged_is_named_and_the_others_come_back(
     restored = await filing.files.restore(again, native)
     assert [one.path for one in restored.lost] == ["bad"]
     assert (await native.commands.run(f"ls -A {HOME}")).stdout.split() == ["good"]
+
+
+async def test_a_capture_by_the_holder_of_a_claim_does_not_wait_for_one_that_waits_for_the_claim(
+    filing: Filing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison after a resume waits for a pause, and the pause captures first."""
+    monkeypatch.setattr(capture, "FREE_WAIT_S", 3600.0)
+    sandbox, native = await filing.boot()
+    await native.commands.run(f"echo kept > {HOME}/kept")
+    claim = Claim(ClaimKind.PAUSE, holder="pause", until=now() + timedelta(hours=1))
+    held = await filing.save(sandbox.evolve(claim=claim))
+    comparing = asyncio.create_task(filing.files.check_new_run(held))
+    await asyncio.sleep(0)
+    try:
+        with acting_for(3600):
+            async with asyncio.timeout(120):
+                captured = await filing.files.capture(held, native)
+        assert captured.version == 1
+        assert not comparing.done()
+    finally:
+        comparing.cancel()
+        await asyncio.gather(comparing, return_exceptions=True)
