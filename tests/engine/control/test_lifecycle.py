@@ -55,6 +55,20 @@ def test_files_of_every_run_are_there_after_every_resume(engine: Engine, box: Sa
     assert box.commands.run(f"cat {names}").stdout == "".join(map(str, range(20)))
 
 
+def test_files_tell_a_program_which_sandbox_it_is_in(engine: Engine, box: Sandbox) -> None:
+    """Also without the variables, as in a service, and in a fork its own."""
+    fork = box.fork(timeout=600)[0]
+    for one in (box, fork):
+        for name in ("E2B_SANDBOX", "E2B_SANDBOX_ID", "E2B_TEMPLATE_ID"):
+            known = one.commands.run(f"printenv {name}").stdout.strip()
+            assert one.commands.run(f"cat /run/e2b/.{name}").stdout == known
+        assert one.commands.run("cat /run/e2b/.E2B_SANDBOX_ID").stdout == one.sandbox_id
+    fork.kill()
+    box.pause(mode="filesystem")
+    again = Sandbox.connect(box.sandbox_id, timeout=600, **engine.sdk_options())
+    assert again.commands.run("cat /run/e2b/.E2B_SANDBOX_ID").stdout == box.sandbox_id
+
+
 def test_a_pause_with_memory_keeps_the_processes(engine: Engine, box: Sandbox) -> None:
     handle = box.commands.run("sleep 1000", background=True)
     box.pause()

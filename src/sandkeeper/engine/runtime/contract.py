@@ -70,7 +70,8 @@ class BootPlan:
     shows the host's `/usr`; non-empty layers lie on top of the instant base, unless they are a
     whole system (`is_whole`), of which nothing is the host's. `upper` and `work` belong to this
     sandbox alone and lie on one filesystem; they are made if they are missing.
-    `mounts` are writable folders of the host by the path at which the sandbox has them.
+    `mounts` are writable folders of the host by the path at which the sandbox has them. `notes` are
+    small files by their path below `/run`, which every start writes again.
     """
 
     sandbox_id: str
@@ -82,6 +83,7 @@ class BootPlan:
     isolation: Isolation = Isolation.BUBBLEWRAP
     is_whole: bool = False
     mounts: Mapping[str, Path] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,21 +148,29 @@ def snapshot_id(template: TemplateRecord) -> str:
 
 def to_running_sandbox(record: SandboxRecord) -> RunningSandbox:
     """Return the part of a record that serving traffic needs."""
-    builtin = {
-        "E2B_SANDBOX": "true",
-        "E2B_SANDBOX_ID": record.id,
-        "E2B_TEMPLATE_ID": record.template_id,
-    }
     return RunningSandbox(
         sandbox_id=record.id,
         token=record.token,
         traffic_token=record.traffic_token,
-        env={**builtin, **get_env(record)},
+        env={**_list_facts(record), **get_env(record)},
         default_user=record.user,
         default_workdir=record.workdir,
         mask_host=record.mask_host,
         services=record.services,
     )
+
+
+def _list_facts(record: SandboxRecord) -> dict[str, str]:
+    return {
+        "E2B_SANDBOX": "true",
+        "E2B_SANDBOX_ID": record.id,
+        "E2B_TEMPLATE_ID": record.template_id,
+    }
+
+
+def list_notes(record: SandboxRecord) -> dict[str, str]:
+    """Return the files that tell programs what their variables do not, as on E2B."""
+    return {f"/run/e2b/.{name}": fact for name, fact in _list_facts(record).items()}
 
 
 def get_env(record: SandboxRecord) -> dict[str, str]:

@@ -28,7 +28,7 @@ from sandkeeper.engine.runtime.contract import (
 )
 from sandkeeper.engine.sandboxes import events
 from sandkeeper.engine.sandboxes.commands import start_service, wait_until_ready
-from sandkeeper.engine.sandboxes.model import RUN_MAX_S, get_egress, get_env
+from sandkeeper.engine.sandboxes.model import RUN_MAX_S, get_egress, get_env, list_notes
 from sandkeeper.engine.sandboxes.records import EngineState, PauseMode, SandboxRecord
 from sandkeeper.engine.sandboxes.registry import SandboxEntry, SandboxRegistry, Transition
 from sandkeeper.engine.sandboxes.webhooks import WebhookSender
@@ -96,6 +96,7 @@ class SandboxOperations:
             mounts={path: self._data_dir.volumes / one for path, one in record.mounts.items()},
             isolation=Isolation(record.isolation),
             is_whole=record.image is not None,
+            notes=list_notes(record),
         )
         try:
             await self._runtime.boot(plan)

@@ -303,6 +303,9 @@ def _become_bubblewrap(
     if order["is_whole"]:
         passed.append(_make_file(first_process.build_program()))
         arguments += ["--perms", "0555", "--ro-bind-data", str(passed[-1]), first_process.PATH]
+    for path, text in order["notes"].items():
+        passed.append(_make_file(text.encode()))
+        arguments += ["--perms", "0644", "--file", str(passed[-1]), path]
     if order["filter"]:
         passed.append(_make_file(bytes.fromhex(order["filter"])))
         arguments += ["--seccomp", str(passed[-1])]

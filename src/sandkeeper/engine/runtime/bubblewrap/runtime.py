@@ -140,6 +140,7 @@ class BubblewrapRuntime:
                     "backend": self._backend,
                     "routes": await self._plan_routes(plan.egress),
                     "mounts": {path: str(one.absolute()) for path, one in plan.mounts.items()},
+                    "notes": dict(plan.notes),
                     "isolation": plan.isolation,
                     **await asyncio.to_thread(runsc.describe_program, plan.isolation),
                 }
