@@ -46,6 +46,8 @@ COMMANDS = {
     "snapshot": "sandkeeper.cli.sessions.job:snapshot",
     "resume": "sandkeeper.cli.sessions.job:resume",
     "exec": "sandkeeper.cli.sandboxes.exec:execute",
+    "shell": "sandkeeper.cli.sandboxes.shell:shell",
+    "cp": "sandkeeper.cli.sandboxes.copy:cp",
     "session": "sandkeeper.cli.sessions.session:app",
     "pool": "sandkeeper.cli.sessions.pool:app",
     "costs": "sandkeeper.cli.costs.costs:costs",

@@ -52,7 +52,7 @@ def execute(
     line = command[0] if len(command) == 1 else shlex.join(command)
     connection = KeeperConnection(url)
     leased = connection.post(connection.path(project, "leases"), {"holder": "exec"})
-    with _keep_lease(connection, leased["lease"]):
+    with keep_lease(connection, leased["lease"]):
         code = _run(leased["connection"], line, cwd=cwd, user=user, limit_s=limit_s)
     raise typer.Exit(code)
 
@@ -124,7 +124,7 @@ def _kill_on_signal(handle: CommandHandle[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _keep_lease(connection: KeeperConnection, lease: dict[str, Any]) -> Iterator[None]:
+def keep_lease(connection: KeeperConnection, lease: dict[str, Any]) -> Iterator[None]:
     """Renew the lease while the block runs, then release it."""
     path = f"/api/leases/{lease['id']}"
     is_over = threading.Event()

@@ -53,6 +53,12 @@ ProjectsArgument = Annotated[
 LS_COLUMNS = ("project", "state", "what is true", "sleeps in", "last use")
 WATCH_S = 2
 HOME_AND_CLEAR = "\x1b[H\x1b[2J"
+OptionalProjectsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Projects, sandbox ids, or unique prefixes.", autocompletion=complete_projects
+    ),
+]
 PairsOption = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")]
 
 
@@ -229,7 +235,10 @@ def create(
 
 
 def pause(
-    projects: ProjectsArgument,
+    projects: OptionalProjectsArgument = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Pause every running sandbox.")] = False,
+    yes: YesOption = False,
     wait: WaitOption = False,
     timeout: TimeoutOption = "60s",
     as_json: JsonOption = False,
@@ -237,16 +246,24 @@ def pause(
     url: UrlOption = None,
 ) -> None:
     """Pause sandboxes."""
+    if bool(projects) is everything:
+        raise fail(Exit.USAGE, "Name the sandboxes, or pass --all.")
     connection = KeeperConnection(url)
-    projects = connection.resolve_all(projects)
-    statuses = _each(connection, projects, "POST", "pause", {})
+    if everything:
+        found = connection.iter_items("/api/sandboxes", state="RUNNING", fields="compact")
+        names = [str(item["project"]) for item in found]
+        if names:
+            confirm(f"Pause {len(names)} running sandboxes?", yes=yes)
+    else:
+        names = connection.resolve_all(projects or ())
+    statuses = _each(connection, names, "POST", "pause", {})
     if wait:
         within_s = parse_duration(timeout)
         statuses = [
             connection.wait_for(status["project"], {"PAUSED"}, within_s=within_s)
             for status in statuses
         ]
-    _print_many(statuses, expected=len(projects), as_json=as_json, quiet=quiet)
+    _print_many(statuses, expected=len(names), as_json=as_json, quiet=quiet)
 
 
 def kill(
