@@ -19,8 +19,32 @@ from support.identity_provider import free_port
 from support.keeper_process import COMMAND, Keeper
 
 
-def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes(tmp_path: Path) -> None:
+def test_ctrl_c_pauses_what_runs_and_the_list_is_still_there_without_a_keeper(
+    tmp_path: Path,
+) -> None:
     keeper = Keeper(tmp_path / "data")
+    try:
+        keeper.start()
+        for name in ("shop", "blog"):
+            keeper.run("create", name)
+        assert keeper.interrupt() == 0, keeper.output
+        assert "2 sandboxes are running: pausing" in keeper.output
+        assert "Stopped. All sandboxes are paused, with their files." in keeper.output
+        variables = {k: v for k, v in keeper.environment.items() if k != "SANDKEEPER_URL"}
+        listed = subprocess.run(
+            [*COMMAND, "ls"], env=variables, capture_output=True, text=True, check=True
+        )
+        assert listed.stderr == "No keeper runs: this is what was recorded last.\n"
+        assert {tuple(line.split("\t")[:2]) for line in listed.stdout.splitlines()} == {
+            ("shop", "PAUSED"),
+            ("blog", "PAUSED"),
+        }
+    finally:
+        keeper.stop()
+
+
+def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes_if_asked_to(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "data", "--on-exit", "leave")
     try:
         keeper.start()
         mode = (keeper.data / "operator.key").stat().st_mode
@@ -30,6 +54,7 @@ def test_ctrl_c_stops_it_cleanly_and_leaves_the_sandboxes(tmp_path: Path) -> Non
             with api.stream("GET", "/api/fleet/events") as stream:
                 assert stream.status_code == 200
                 assert keeper.interrupt() == 0, keeper.output
+        assert "1 sandbox is still running (shop), and nothing pauses them" in keeper.output
         assert "Traceback" not in keeper.output
         assert keeper.key not in keeper.output
         keeper.start()

@@ -37,7 +37,9 @@ REPEATED_CLASSES: set[str] = set()
 TYPE_CHECKING_BLOCKS = {
     "__init__.py": "importing the package loads as little as possible",
     "cli/main.py": "a private name of typer",
+    "cli/sandboxes/copy.py": "the command line starts quickly",
     "cli/sandboxes/exec.py": "the command line starts quickly",
+    "cli/sandboxes/shell.py": "the command line starts quickly",
     "cli/deployment": "the command line starts quickly",
     "cli/server": "the command line starts quickly",
     "api/schemas/__init__.py": "each module of shapes is imported when it is first used",

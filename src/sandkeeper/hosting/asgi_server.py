@@ -118,14 +118,17 @@ def _tune_gc() -> None:
     gc.set_threshold(GC_THRESHOLD, 20, 200)
 
 
-def on_stop_signal(act: Callable[[], None]) -> None:
-    """Call `act` on SIGINT and SIGTERM."""
+def on_stop_signal(act: Callable[[signal.Signals], None]) -> None:
+    """Call `act` with the signal on SIGINT and SIGTERM."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         if sys.platform == "win32":
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(act))
+            signal.signal(
+                number,
+                lambda given, _: loop.call_soon_threadsafe(act, signal.Signals(given)),
+            )
         else:
-            loop.add_signal_handler(number, act)
+            loop.add_signal_handler(number, act, number)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

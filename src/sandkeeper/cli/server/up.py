@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import webbrowser
 from importlib.metadata import version
@@ -20,6 +21,7 @@ from sandkeeper.cli.connection import Exit, fail, make_sign_in_url
 from sandkeeper.cli.output import is_terminal
 from sandkeeper.cli.server.demo import start_demo
 from sandkeeper.cli.server.engine import Runtimes
+from sandkeeper.cli.server.on_exit import OnExit, settle_running
 from sandkeeper.common.dashboard_host import get_dashboard_url
 from sandkeeper.common.tracing import ENDPOINTS, TRACING, MissingExtraError
 from sandkeeper.domain.errors import SandkeeperError
@@ -55,6 +57,7 @@ DatabaseOption = Annotated[
 def up(
     data: DataOption = None,
     port: PortOption = None,
+    *,
     engine_port: Annotated[
         int | None, typer.Option("--engine-port", help="Port of the local engine.")
     ] = None,
@@ -63,6 +66,14 @@ def up(
     demo: Annotated[int, typer.Option("--demo", help="Create this many demo sandboxes.")] = 0,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the dashboard.")] = False,
     runtime: Runtimes = None,
+    on_exit: Annotated[
+        OnExit,
+        typer.Option(
+            "--on-exit",
+            help="What Ctrl-C does with running sandboxes: pause, leave or ask. SIGTERM leaves "
+            "them: a service manager starts the keeper again.",
+        ),
+    ] = OnExit.PAUSE,
 ) -> None:
     """Run everything: local engine, keeper and dashboard."""
     if sys.platform != "linux":
@@ -84,7 +95,7 @@ def up(
         keys=load_keys(settings),
         runtimes=runtime or (),
     )
-    _finish(_up(settings, listener, engine, demo=demo, open_browser=open_browser))
+    _finish(_up(settings, listener, engine, demo=demo, open_browser=open_browser, on_exit=on_exit))
 
 
 def serve(
@@ -150,6 +161,7 @@ async def _up(
     *,
     demo: int,
     open_browser: bool,
+    on_exit: OnExit,
 ) -> None:
     stop = _stop_event()
     try:
@@ -177,6 +189,7 @@ async def _up(
             lines=[("engine", engine.url), ("engine log", str(engine.log_file))],
             demo=demo,
             open_browser=open_browser,
+            on_exit=on_exit,
         )
     finally:
         await engine.stop()
@@ -211,12 +224,13 @@ async def _serve_previews(settings: Settings, listener: socket.socket) -> None:
 async def _run(
     settings: Settings,
     listener: socket.socket,
-    stop: asyncio.Event,
+    stop: StopEvent,
     *,
     connections: Mapping[str, E2BConnection] | None = None,
     lines: Sequence[tuple[str, str]] = (),
     demo: int = 0,
     open_browser: bool = False,
+    on_exit: OnExit = OnExit.LEAVE,
 ) -> None:
     """Run one keeper until it is stopped."""
     # Slow; a port in use is reported first.
@@ -241,6 +255,7 @@ async def _run(
             )
         )
         url = format_url(settings, listener.getsockname()[1])
+        left = "Sandboxes keep their state; the next start finds them."
         try:
             with _published(settings.data, url):
                 authenticator = application.context.authenticator
@@ -250,11 +265,13 @@ async def _run(
                 if open_browser:
                     webbrowser.open(_sign_in_url(authenticator, url))
                 await stop.wait()
+                if stop.by_ctrl_c:
+                    left = await settle_running(application.context.services, on_exit, _say)
         finally:
             stop.set()
             application.prepare_to_stop()
             await serving
-    _say("Stopped. Sandboxes keep their state; the next start finds them.\n")
+    _say(f"Stopped. {left}\n")
 
 
 @contextlib.contextmanager
@@ -268,13 +285,20 @@ def _published(data: Path, url: str) -> Iterator[None]:
         yield
 
 
-def _stop_event() -> asyncio.Event:
-    """Return an event set by the first Ctrl-C or SIGTERM; a second one exits immediately."""
-    stop = asyncio.Event()
+class StopEvent(asyncio.Event):
+    """Set by the first Ctrl-C or SIGTERM, and by which of them."""
 
-    def on_signal() -> None:
+    by_ctrl_c = False
+
+
+def _stop_event() -> StopEvent:
+    """Return an event set by the first Ctrl-C or SIGTERM; a second one exits immediately."""
+    stop = StopEvent()
+
+    def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
             os._exit(int(Exit.INTERRUPTED))
+        stop.by_ctrl_c = number is signal.SIGINT
         stop.set()
 
     on_stop_signal(on_signal)
