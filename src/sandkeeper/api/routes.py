@@ -220,6 +220,9 @@ ROUTES: Final = (
     RouteEntry("GET", "/api/dashboard", READ_ALL, jobs.dashboard, wake_schemas.Dashboard),
     *JOB_ROUTES,
     RouteEntry("GET", "/api/costs", READ_ALL, costs.report, cost_schemas.CostReportOut),
+    RouteEntry(
+        "GET", "/api/costs/simulation", READ_ALL, costs.simulate, cost_schemas.SimulationOut
+    ),
     RouteEntry("GET", "/api/budgets", READ_ALL, budgets.list_budgets, cost_schemas.BudgetList),
     RouteEntry("PUT", "/api/budgets", ADMIN, budgets.set_budget, cost_schemas.BudgetOut),
     RouteEntry("DELETE", "/api/budgets/{tenant}", ADMIN, budgets.remove_budget, None, 204),

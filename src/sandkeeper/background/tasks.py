@@ -36,6 +36,8 @@ ENCRYPTION_PERIOD_S = 5.0
 METRICS_PERIOD_S = 60.0
 # How late costs are. Shorter reads the new part of the log more often.
 COSTS_PERIOD_S = 60.0
+# How exactly the beginning of use is known to simulations. Shorter writes more often.
+HISTORY_PERIOD_S = 15.0
 # How soon an interrupted wake is noticed. Shorter queries the database more often for nothing.
 INTERRUPTED_PERIOD_S = 1.0
 PREWARMS_PERIOD_S = 5.0
@@ -93,6 +95,11 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every(TaskName.ENCRYPTION, _report(services.reencryption.run), period_s=ENCRYPTION_PERIOD_S)
     every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)
     every(TaskName.COSTS, _count_costs(services), period_s=COSTS_PERIOD_S)
+    every(
+        TaskName.ACTIVITY_HISTORY,
+        _report(services.activity_history.record),
+        period_s=HISTORY_PERIOD_S,
+    )
     every(TaskName.WAKE_DRIVER, _resume_interrupted(services), period_s=INTERRUPTED_PERIOD_S)
     every(TaskName.WARM_UPS, services.prewarms.finish_due, period_s=PREWARMS_PERIOD_S)
     every(TaskName.APP_WATCH, services.app_monitor.check, period_s=settings.app_watch_period_s)

@@ -51,6 +51,7 @@ COMMANDS = {
     "session": "sandkeeper.cli.sessions.session:app",
     "pool": "sandkeeper.cli.sessions.pool:app",
     "costs": "sandkeeper.cli.costs.costs:costs",
+    "simulate": "sandkeeper.cli.costs.simulate:simulate",
     "budget": "sandkeeper.cli.costs.budget:app",
     "mcp": "sandkeeper.cli.sessions.mcp:mcp",
     "files": "sandkeeper.cli.sandboxes.files:app",

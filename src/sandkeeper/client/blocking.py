@@ -151,6 +151,7 @@ class SyncCosts:
         self._client = client
 
     report = blocking(AsyncCosts.report)
+    simulate = blocking(AsyncCosts.simulate)
     budgets = blocking(AsyncCosts.budgets)
     set_budget = blocking(AsyncCosts.set_budget)
     remove_budget = blocking(AsyncCosts.remove_budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from sandkeeper.api.schemas.costs import (
     BudgetRequest,
     CostGroup,
     CostReportOut,
+    SimulationOut,
 )
 from sandkeeper.client.connection import HttpConnection, build_body
 
@@ -58,3 +60,15 @@ class AsyncCosts:
     async def remove_budget(self, tenant: str) -> None:
         """Remove a budget."""
         await self._connection.send("DELETE", f"/api/budgets/{quote(tenant, safe='')}")
+
+    async def simulate(
+        self,
+        idle: Sequence[str] = ("60", "180", "300", "adaptive"),
+        *,
+        days: int = 14,
+        by: str = "",
+    ) -> SimulationOut:
+        """Return what other idle timeouts would have led to in the last days."""
+        query = {"idle": ",".join(idle), "days": days, "by": by}
+        path = "/api/costs/simulation"
+        return await self._connection.request(SimulationOut, "GET", path, query=query)

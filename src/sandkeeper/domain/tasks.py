@@ -8,6 +8,7 @@ from enum import StrEnum
 class TaskName(StrEnum):
     """One background task each. The values are public: alerts and dashboards select by them."""
 
+    ACTIVITY_HISTORY = "activity-history"
     APP_WATCH = "app-watch"
     CAPTURE = "capture"
     CATCH_UP = "catch-up"

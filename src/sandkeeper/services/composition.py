@@ -17,9 +17,11 @@ from sandkeeper.services.access.tokens import TokenRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.activity.lost_activity import LostActivity
+from sandkeeper.services.costs.activity_history import ActivityHistory
 from sandkeeper.services.costs.budgets import Budgets
 from sandkeeper.services.costs.reports import CostReports
 from sandkeeper.services.costs.rollup import CostRollUp
+from sandkeeper.services.costs.simulations import Simulations
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.encryption.reencryption import Reencryption
 from sandkeeper.services.files.blobs import open_blobs
@@ -176,6 +178,8 @@ class Services:
         self.cost_roll_up = CostRollUp(deps)
         self.cost_reports = CostReports(deps)
         self.budgets = Budgets(deps, self.cost_reports)
+        self.activity_history = ActivityHistory(deps)
+        self.simulations = Simulations(deps, self.cost_reports)
         self.retention = RecordRetention(deps)
         self.database_probe = DatabaseProbe(deps)
         self.process_metrics = ProcessMetrics(deps)

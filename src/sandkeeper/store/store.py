@@ -15,6 +15,7 @@ from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
 from sandkeeper.store.costs.budgets import BudgetStore
+from sandkeeper.store.costs.history import ActivityHistoryStore
 from sandkeeper.store.costs.usage import CostStore
 from sandkeeper.store.data_keys import DataKeyStore
 from sandkeeper.store.database import POOL_SIZE, Database
@@ -85,6 +86,7 @@ class Store:
         self.sandboxes = SandboxStore(database, self.events, self.deliveries)
         self.changes = ChangeStore(database)
         self.counts = CountStore(database)
+        self.activity_history = ActivityHistoryStore(database)
         self.budgets = BudgetStore(database)
         self.costs = CostStore(database)
         self.data_keys = DataKeyStore(database)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
@@ -12,6 +12,7 @@ from sandkeeper.api.responses import reply
 from sandkeeper.api.schemas.costs import CostGroup
 from sandkeeper.domain.costs.prices import PUBLISHED, PUBLISHED_AS_OF, Price, format_dollars
 from sandkeeper.services.costs.reports import CostLine
+from sandkeeper.services.costs.simulations import Outcome
 
 
 async def report(
@@ -44,6 +45,52 @@ async def report(
             "prices": [_render_price(one) for one in context.services.cost_reports.prices],
         }
     )
+
+
+async def simulate(
+    context: ContextDep,
+    *,
+    idle: Annotated[str, Query(max_length=200)] = "60,180,300,adaptive",
+    days: int = 14,
+    by: Literal["", "tenant", "template"] = "",
+) -> Response:
+    """Return what other idle timeouts would have led to in the last days.
+
+    `idle` has seconds, `adaptive` or `never`, comma-separated. Recorded use is replayed through the
+    functions that decide in production.
+    """
+    words = [part.strip() for part in idle.split(",") if part.strip()]
+    found = await context.services.simulations.run(words, days=days, by=by)
+    return reply(
+        {
+            "first": found.first.isoformat(),
+            "last": found.last.isoformat(),
+            "groups": [
+                {
+                    "key": group.key,
+                    "sandboxes": group.sandboxes,
+                    "items": [_render_outcome(one) for one in group.outcomes],
+                }
+                for group in found.simulations
+            ],
+            "realRunningS": found.real_running_s,
+            "isSample": found.is_sample,
+        }
+    )
+
+
+def _render_outcome(one: Outcome) -> dict[str, Any]:
+    return {
+        "idle": one.option.name,
+        "runningS": round(one.replayed.running_s, 3),
+        "cost": format_dollars(one.dollars),
+        "pauses": one.replayed.pauses,
+        "earlyPauses": one.replayed.early,
+        "wakes": one.replayed.wakes,
+        "waitingS": round(one.waiting_s, 3),
+        "best": one.is_best,
+        "setting": one.option.command,
+    }
 
 
 def render_line(line: CostLine) -> dict[str, Any]:

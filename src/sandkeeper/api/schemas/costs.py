@@ -109,3 +109,43 @@ class BudgetOut(ApiModel):
 
 class BudgetList(ApiModel):
     items: list[BudgetOut]
+
+
+class SimulatedOut(ApiModel):
+    """What one idle timeout would have led to.
+
+    `best` says that no other runs for less time and lets people wait for less. `setting` is what
+    sets it for new sandboxes; empty for the policies in force and for `never`.
+    """
+
+    idle: str
+    running_s: float
+    cost: str
+    pauses: int
+    early_pauses: int
+    wakes: int
+    waiting_s: float
+    best: bool
+    setting: str
+
+
+class SimulationGroup(ApiModel):
+    """The outcomes for all sandboxes, or those of one tenant or template."""
+
+    key: str
+    sandboxes: int
+    items: list[SimulatedOut]
+
+
+class SimulationOut(ApiModel):
+    """Recorded use of some days in UTC, replayed under several idle timeouts.
+
+    `current` replays each sandbox's own policy; `realRunningS` is what the same sandboxes really
+    ran. `isSample` says that there were more than 2,000 sandboxes, of which so many were replayed.
+    """
+
+    first: date
+    last: date
+    groups: list[SimulationGroup]
+    real_running_s: float
+    is_sample: bool

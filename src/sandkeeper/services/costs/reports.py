@@ -90,7 +90,7 @@ class CostReports:
             keys = await self._store.costs.list_longest(group, chosen, limit=limit + 1)
             has_more, keys = len(keys) > limit, keys[:limit]
         lines = await self._sum(group, chosen, keys)
-        total = sum_lines(await self._sum("tenant", chosen))
+        every = lines if keys is None else await self._sum("tenant", chosen)
         if group == "day":
             items, limit = sorted(lines, key=lambda line: line.key), DAYS_MAX
         else:
@@ -100,7 +100,7 @@ class CostReports:
             first=chosen.first,
             last=chosen.last,
             items=items[:limit],
-            total=total,
+            total=sum_lines(every),
             has_more=has_more or len(items) > limit,
             counted_to=await self._store.costs.find_oldest_count(),
         )

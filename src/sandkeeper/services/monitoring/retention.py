@@ -38,6 +38,7 @@ class RecordRetention:
         costs = await self._store.costs.prune(
             details_before=(now - DETAILS_KEPT).date(), ended_before=now - self._retention_ended
         )
+        costs += await self._store.activity_history.prune(before=(now - DETAILS_KEPT).date())
         pruned = replace(pruned, others=pruned.others + costs)
         log.info("pruned", sandboxes=pruned.sandboxes, events=pruned.events, others=pruned.others)
         return pruned

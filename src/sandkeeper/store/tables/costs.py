@@ -89,3 +89,13 @@ BUDGET_NOTICES: Final = Table(
     Column("spent_nanos", BigInteger, nullable=False),
     Column("budget_nanos", BigInteger, nullable=False),
 )
+
+ACTIVITY_DAYS: Final = Table(
+    "activity_days",
+    METADATA,
+    Column("day", String, primary_key=True),
+    Column("sandbox_id", String, primary_key=True),
+    Column("tenant", String, nullable=False),
+    Column("template", String, nullable=False),
+    Column("spans", String, nullable=False),
+)

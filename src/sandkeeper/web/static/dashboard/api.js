@@ -67,6 +67,11 @@ export class Api extends Client {
     return this.json("GET", `/api/costs?${query}`);
   }
 
+  /** @param {URLSearchParams} query @returns {Promise<any>} */
+  simulate(query) {
+    return this.json("GET", `/api/costs/simulation?${query}`);
+  }
+
   /** @param {string} action @param {{projects: string[]}|{filter: Record<string, string|boolean>}} targets @param {boolean} dryRun @param {string|null} cursor @returns {Promise<BulkResult>} */
   bulk(action, targets, dryRun, cursor) {
     return this.json("POST", "/api/fleet/bulk", { action, ...targets, dryRun, ...(cursor ? { cursor } : {}) });

@@ -13,11 +13,18 @@ export class CostsPage extends BaseElement {
   #by = choose("Sum by", GROUPS.map((name) => [name, `by ${name}`]), () => this.#show());
   #span = choose("Days", [["month", "this month"], ["before", "last month"], ["7", "last 7 days"], [String(DETAIL_DAYS), `last ${DETAIL_DAYS} days`]], () => this.#show());
   #place = h("div", { class: "charts" });
+  #simulated = h("div", { class: "charts" });
 
   begin() {
-    this.replaceChildren(h("div", { class: "heading" }, h("h1", {}, "Costs"), this.#span, this.#by), this.#place);
+    this.replaceChildren(h("div", { class: "heading" }, h("h1", {}, "Costs"), this.#span, this.#by), this.#place, this.#simulated);
+    this.#simulated.replaceChildren(h("button", { type: "button", onclick: () => this.#simulate() }, "Compare idle timeouts"));
     this.#show();
     this.every(REFRESH_MS, () => this.#show());
+  }
+
+  #simulate() {
+    const ask = () => api.simulate(new URLSearchParams({ idle: "60,180,300,600,adaptive", days: "14" }));
+    void this.load(this.#simulated, ask, (report) => [renderSimulation(report)]);
   }
 
   #show() {
@@ -81,6 +88,17 @@ function renderLines(by, { items, hasMore }) {
     h("h2", {}, `By ${by}`),
     items.length ? table([by, "cost", "running", "asleep", "idle time", "saved", "saved, timeout only"], rows, `Costs by ${by}`) : h("p", { class: "quiet" }, "Nothing ran in these days."),
     hasMore ? h("p", { class: "quiet" }, "There are more; the total has them all.") : null);
+}
+
+/** @param {any} report */
+function renderSimulation({ groups, first, last }) {
+  const rows = groups.flatMap((/** @type {any} */ group) => group.items).map((/** @type {any} */ item) => [
+    item.best ? `★ ${item.idle}` : item.idle, hours(item.runningS), money(item.cost), String(item.earlyPauses), String(item.wakes), `${item.waitingS.toFixed(1)} s`, item.setting || "–",
+  ]);
+  return h("section", { class: "card" },
+    h("h2", {}, `Idle timeouts compared, ${first} to ${last} (UTC)`),
+    rows.length ? table(["idle timeout (s)", "running", "cost", "too early", "wakes", "waiting", "setting"], rows, "Idle timeouts compared") : h("p", { class: "quiet" }, "No use is recorded yet."),
+    h("p", { class: "quiet" }, "★ None is better in both time and waiting."));
 }
 
 customElements.define("costs-page", CostsPage);
