@@ -90,6 +90,7 @@ async def open_application(
         await services.provider_features.refresh()
         await services.tokens.refresh()
         await services.api_keys.refresh()
+        await services.preview_domains.refresh()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(services.recovery.stop)
             stack.push_async_callback(services.close)

@@ -248,7 +248,6 @@ def test_a_private_preview_opens_for_its_own_token_only(
 
     stranger = shown.ask(headers=PERSON)
     assert stranger.status_code == 401
-    assert "previews/enter?to=" not in stranger.text
     assert shown.ask().json()["code"] == "preview_sign_in"
     own = token(project)
     seen = shown.ask(headers=own)
@@ -275,3 +274,91 @@ def open_socket(shown: Previewed) -> None:
 def _dial(host: str, port: int) -> Any:
 
     return socket.create_connection((host, port), timeout=60)
+
+
+def test_a_share_link_is_exchanged_for_a_pass_and_ends_with_its_revocation(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    shown = make(keeper, project, previewAccess="private")
+    links = f"/api/sandboxes/{project}/links"
+    for path in ("//evil.test", "https://evil.test", "/\\evil.test", "/.sandkeeper/events", "a"):
+        assert api.post(links, json={"path": path}).is_client_error, path
+    made = api.post(links, json={"path": "/deep?a=b", "once": True}).json()
+    where = made["url"].removeprefix(shown.url)
+    for unfurler in ({"User-Agent": "Slackbot 1.0"}, {**PERSON, "Sec-Purpose": "prefetch"}):
+        assert shown.ask(path=where, headers=unfurler).status_code == 401
+    opened = shown.ask(path=where, headers=PERSON)
+    assert (opened.status_code, opened.headers["location"]) == (303, "/deep?a=b")
+    assert "domain" not in opened.headers["set-cookie"].lower()
+    assert "HttpOnly" in opened.headers["set-cookie"]
+    cookie = {"Cookie": opened.headers["set-cookie"].split(";")[0]}
+    seen = shown.ask(path="/deep", headers={**PERSON, **cookie})
+    assert seen.status_code == 200
+    assert cookie["Cookie"].partition("=")[2] not in seen.text
+    assert shown.ask(path=where, headers=PERSON).status_code == 410
+
+    other = {**PERSON, **cookie, "Host": f"8000--{shown.host}"}
+    assert httpx.get(keeper.url, headers=other, timeout=60).status_code == 401
+    foreign = {**cookie, "Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}
+    assert shown.ask(headers={**foreign, "Origin": "http://x.preview.localhost"}).status_code == 403
+    assert shown.ask("POST", headers={**cookie, "Origin": "https://evil.test"}).status_code == 403
+
+    (listed,) = api.get(links).json()["items"]
+    assert (listed["uses"], listed["once"], "url" in listed) == (1, True, False)
+    assert api.delete(f"{links}/{listed['id']}").status_code == 204
+    eventually_sync(lambda: shown.ask(headers={**PERSON, **cookie}).status_code == 401, within_s=60)
+    requests = api.get(f"/api/sandboxes/{project}/requests").json()["items"]
+    assert {"/deep", "/.sandkeeper/link/…"} <= {one["path"] for one in requests}
+    assert where.rpartition("/")[2] not in str(requests)
+    api.delete(f"/api/sandboxes/{project}")
+
+
+def test_a_member_enters_with_a_login_and_leaves_with_it(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    shown = make(keeper, project, previewAccess="members")
+    page = shown.ask(headers=PERSON)
+    assert page.status_code == 401
+    assert f"{keeper.dashboard_url}/previews/enter?to=" in page.text
+    with keeper.browser() as browser:
+        origin = {"Origin": keeper.dashboard_url}
+        assert browser.post("/api/login", json={"key": "sk_a_viewer"}, headers=origin).is_success
+        asked = browser.post(
+            "/api/preview-visits", json={"url": f"{shown.url}/page"}, headers=origin
+        )
+        where = asked.json()["url"].removeprefix(shown.url)
+        entered = shown.ask(path=where, headers=PERSON)
+        assert (entered.status_code, entered.headers["location"]) == (303, "/page")
+        cookie = {"Cookie": entered.headers["set-cookie"].split(";")[0]}
+        assert shown.ask(headers={**PERSON, **cookie}).status_code == 200
+        assert shown.ask(path=where, headers=PERSON).status_code == 410
+        wrong = browser.post(
+            "/api/preview-visits", json={"url": "https://evil.test/"}, headers=origin
+        )
+        assert wrong.status_code == 422
+        assert browser.post("/api/logout", headers=origin).status_code == 204
+    eventually_sync(lambda: shown.ask(headers={**PERSON, **cookie}).status_code == 401, within_s=60)
+    api.delete(f"/api/sandboxes/{project}")
+
+
+def test_a_domain_of_its_own_leads_to_a_preview_once_its_dns_does(
+    previewed: Previewed, api: httpx.Client
+) -> None:
+    host = f"shop-{secrets.token_hex(4)}.localhost"
+    body = {"host": host, "project": previewed.project}
+    for wrong in ("preview.localhost", "a.preview.localhost", "sandkeeper.localhost", "x y", "a"):
+        assert api.post("/api/domains", json={**body, "host": wrong}).status_code == 422
+    lost = api.post("/api/domains", json={**body, "host": "nowhere.invalid"})
+    assert lost.status_code == 422
+    assert "CNAME" in lost.text
+    ask = "/api/gateway/ask"
+    assert api.get(ask, params={"domain": host}).status_code == 404
+    assert api.post("/api/domains", json=body).status_code == 201
+    assert api.get(ask, params={"domain": host}).status_code == 200
+    assert api.get(ask, params={"domain": previewed.host.partition(":")[0]}).status_code == 200
+    assert api.get(ask, params={"domain": "no-one.preview.localhost"}).status_code == 404
+    shown = httpx.get(f"{previewed.keeper.url}/own", headers={"Host": host}, timeout=60)
+    assert shown.json()["path"] == "/own"
+    assert host in {one["host"] for one in api.get("/api/domains").json()["items"]}
+    assert api.delete(f"/api/domains/{host}").status_code == 204
+    assert api.get(ask, params={"domain": host}).status_code == 404

@@ -25,11 +25,13 @@ from sandkeeper.api.handlers import (
     webhook_registration,
 )
 from sandkeeper.api.handlers import login as callers
+from sandkeeper.api.previews import handlers as previews
 from sandkeeper.api.schemas import access as access_schemas
 from sandkeeper.api.schemas import admin as admin_schemas
 from sandkeeper.api.schemas import costs as cost_schemas
 from sandkeeper.api.schemas import files as file_schemas
 from sandkeeper.api.schemas import fleet as fleet_schemas
+from sandkeeper.api.schemas import previews as preview_schemas
 from sandkeeper.api.schemas import sandboxes as sandbox_schemas
 from sandkeeper.api.schemas import sessions as session_schemas
 from sandkeeper.api.schemas import wakes as wake_schemas
@@ -121,6 +123,40 @@ ROUTES: Final = (
     RouteEntry(
         "GET", f"{SANDBOX}/explain", READ_ONE, sandboxes.explain, sandbox_schemas.ExplanationOut
     ),
+    RouteEntry(
+        "GET",
+        f"{SANDBOX}/requests",
+        READ_ONE,
+        previews.list_requests,
+        preview_schemas.PreviewRequestList,
+    ),
+    RouteEntry(
+        "POST",
+        f"{SANDBOX}/links",
+        OPERATE_ONE,
+        previews.create_link,
+        preview_schemas.NewShareLink,
+        201,
+    ),
+    RouteEntry(
+        "GET", f"{SANDBOX}/links", OPERATE_ONE, previews.list_links, preview_schemas.ShareLinkList
+    ),
+    RouteEntry(
+        "DELETE", f"{SANDBOX}/links/{{link_id}}", OPERATE_ONE, previews.revoke_link, None, 204
+    ),
+    RouteEntry(
+        "POST",
+        "/api/preview-visits",
+        CALLER,
+        previews.begin_visit,
+        preview_schemas.PreviewVisit,
+    ),
+    RouteEntry("GET", "/api/domains", READ_ALL, previews.list_domains, preview_schemas.DomainList),
+    RouteEntry(
+        "POST", "/api/domains", OPERATE, previews.add_domain, preview_schemas.DomainOut, 201
+    ),
+    RouteEntry("DELETE", "/api/domains/{host}", OPERATE, previews.remove_domain, None, 204),
+    RouteEntry("GET", "/api/gateway/ask", PUBLIC, previews.ask, None),
     RouteEntry(
         "GET", f"{SANDBOX}/events", READ_ONE, status_routes.sandbox_events, EVENTS, is_plain=True
     ),

@@ -34,6 +34,10 @@ TOKENS_PERIOD_S = 1.0
 # How late a replica learns of a new data key, which encrypts nothing in its first minute.
 ENCRYPTION_PERIOD_S = 5.0
 METRICS_PERIOD_S = 60.0
+# How late a replica learns of a new domain. Shorter reads a small table more often.
+DOMAINS_PERIOD_S = 5.0
+# How late a preview's requests are listed. Shorter costs busy previews more writes.
+REQUESTS_PERIOD_S = 2.0
 # How late costs are. Shorter reads the new part of the log more often.
 COSTS_PERIOD_S = 60.0
 # How exactly the beginning of use is known to simulations. Shorter writes more often.
@@ -93,6 +97,12 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every(TaskName.SWITCHES, _refresh_flags(services), period_s=FLAGS_PERIOD_S)
     every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
     every(TaskName.ENCRYPTION, _report(services.reencryption.run), period_s=ENCRYPTION_PERIOD_S)
+    every(TaskName.DOMAINS, _report(services.preview_domains.refresh), period_s=DOMAINS_PERIOD_S)
+    every(
+        TaskName.PREVIEW_REQUESTS,
+        _report(services.request_log.flush),
+        period_s=REQUESTS_PERIOD_S,
+    )
     every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)
     every(TaskName.COSTS, _count_costs(services), period_s=COSTS_PERIOD_S)
     every(

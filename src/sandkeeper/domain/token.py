@@ -20,6 +20,8 @@ class TokenUse(StrEnum):
     """The dashboard, as the holder of a key."""
     CLIENT = "client"
     """One owner's sandbox, from a browser."""
+    LINK = "link"
+    """One preview, from any browser that has the share link."""
 
 
 @dataclass(frozen=True, slots=True)

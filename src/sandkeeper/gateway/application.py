@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from urllib.parse import quote
 
 import structlog
 from starlette.types import ASGIApp
@@ -14,9 +13,11 @@ from starlette.types import ASGIApp
 from sandkeeper.api.deps import ApiContext
 from sandkeeper.api.limits import RateLimit
 from sandkeeper.api.status.cache import CachedStatus
+from sandkeeper.common.dashboard_host import DASHBOARD_HOST
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.gateway.addresses import PreviewAddress
-from sandkeeper.domain.gateway.requests import RequestKind, classify_request
+from sandkeeper.domain.gateway.links import is_own_path
+from sandkeeper.domain.gateway.requests import classify_request
 from sandkeeper.domain.gateway.visits import (
     Admission,
     AnswerHere,
@@ -24,16 +25,17 @@ from sandkeeper.domain.gateway.visits import (
     Target,
     decide_visit,
 )
-from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.gateway.admission import Visitor, Visitors
+from sandkeeper.gateway.admission import Visitors
+from sandkeeper.gateway.exchange import PassExchange, is_exchange
 from sandkeeper.gateway.fields import Crossing, RequestFields
 from sandkeeper.gateway.limits import PreviewLimits
 from sandkeeper.gateway.pages import EVENTS_PATH, Details, Pages, send_answer
 from sandkeeper.gateway.records import VisitRecords
 from sandkeeper.gateway.relaying import Exchange, pass_on
 from sandkeeper.gateway.upstreams import Unreachable, Upstreams
+from sandkeeper.gateway.visit import Visit
 from sandkeeper.gateway.waiting import WaitingPages
 from sandkeeper.hosting.keeper_keys import load_keys
 from sandkeeper.providers.base import PortAddress
@@ -42,7 +44,14 @@ from sandkeeper.telemetry import name_owner
 
 LEFT = 499
 """The status in figures and lists of a request whose client left before its answer."""
-UNTOLD = frozenset({PreviewProblem.SIGN_IN, PreviewProblem.REFUSED, PreviewProblem.NO_PREVIEW})
+UNTOLD = frozenset(
+    {
+        PreviewProblem.SIGN_IN,
+        PreviewProblem.REFUSED,
+        PreviewProblem.LINK_OVER,
+        PreviewProblem.NO_PREVIEW,
+    }
+)
 """Problems of those who may not know what there is."""
 LINES = 20
 LINES_WITHIN_S = 5.0
@@ -51,25 +60,6 @@ log = structlog.get_logger(__name__)
 
 OWN_PATHS = "/.sandkeeper/"
 """Paths on every preview's host that are the gateway's own, and never reach an app."""
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """One request, and what is known about it."""
-
-    scope: Scope
-    headers: Mapping[str, str]
-    kind: RequestKind
-    address: PreviewAddress
-    owner: Owner | None
-    entry: CachedStatus | None
-    visitor: Visitor
-    admission: Admission
-    began: float
-
-    @property
-    def host(self) -> str:
-        return self.headers.get("host", "")
 
 
 class Gateway:
@@ -83,6 +73,10 @@ class Gateway:
         self._names = services.preview_names
         self._defaults = services.preview_defaults
         self._visitors = Visitors(context.authenticator, context.preview_passes, self._urls)
+        self._passes = PassExchange(
+            services.share_links, context.preview_passes, is_secure=not self._urls.is_local
+        )
+        self._domains = services.preview_domains
         self._limits = PreviewLimits(services.deps.settings)
         self._pages = Pages(services.deps.settings.gateway_page)
         self._records = VisitRecords(services)
@@ -113,12 +107,18 @@ class Gateway:
         if scope["path"] == "/healthz" and not self._is_ours(scope):
             await send_answer(scope, send, 200, [(b"content-type", b"text/plain")], b"ok")
             return
-        address = self._urls.parse(hosts[0]) if len(hosts) == 1 else None
+        address = self._find_address(hosts[0]) if len(hosts) == 1 else None
         await self._visit(scope, receive, send, address)
 
     def _is_ours(self, scope: Scope) -> bool:
         """Return whether any Host names a preview: such a request never reaches the API."""
-        return any(self._urls.owns(host) for host in _read_hosts(scope))
+        return any(
+            self._urls.owns(host) or self._domains.find(host) is not None
+            for host in _read_hosts(scope)
+        )
+
+    def _find_address(self, host: str) -> PreviewAddress | None:
+        return self._urls.parse(host) or self._domains.find_address(host)
 
     async def _visit(
         self, scope: Scope, receive: Receive, send: Send, address: PreviewAddress | None
@@ -139,11 +139,25 @@ class Gateway:
         visit = Visit(scope, headers, kind, address, owner, entry, visitor, admission, began)
         if owner is not None:
             name_owner(owner)
+        if is_exchange(scope["path"]) and not is_socket:
+            await self._exchange(visit, send)
+            return
         is_own = scope["path"].startswith(OWN_PATHS)
         if is_own and admission is Admission.ADMITTED and entry is not None:
             await self._serve_own(visit, entry, receive, send)
             return
         await self._proceed(visit, entry.sandbox if entry is not None else None, receive, send)
+
+    async def _exchange(self, visit: Visit, send: Send) -> None:
+        """Exchange a link or a code for a pass; what opens links on its own uses none up."""
+        if visit.owner is None or not visit.kind.is_page:
+            await self._answer(visit, send, PreviewProblem.SIGN_IN)
+            return
+        headers = await self._passes.make_answer(visit.scope, visit.owner, visit.address)
+        if headers is None:
+            await self._answer(visit, send, PreviewProblem.LINK_OVER)
+        else:
+            await send_answer(visit.scope, send, 303, headers)
 
     async def _proceed(
         self, visit: Visit, sandbox: Sandbox | None, receive: Receive, send: Send
@@ -213,7 +227,9 @@ class Gateway:
         if problem is not None:
             await self._explain(visit, sandbox, port, problem, receive, send)
             return
-        self._records.note_answer(visit.entry, exchange.status or LEFT, exchange.took_ms)
+        self._records.note_answer(
+            visit, exchange.status or LEFT, exchange.took_ms, exchange.received, exchange.sent
+        )
         if port == sandbox.launch.port and not sandbox.run.ready and 0 < exchange.status < 500:
             await self._context.services.app_monitor.look_again(sandbox)
 
@@ -266,9 +282,11 @@ class Gateway:
             details = await self._find_details(visit, problem)
         status = await self._pages.send(visit.scope, send, problem, visit.kind, details)
         took_ms = round((time.perf_counter() - visit.began) * 1000)
-        self._records.note_answer(visit.entry, status, took_ms)
+        self._records.note_answer(visit, status, took_ms)
 
     async def _find_details(self, visit: Visit, problem: PreviewProblem) -> Details:
+        if problem in {PreviewProblem.SIGN_IN, PreviewProblem.REFUSED}:
+            return Details(sign_in_url=self._find_sign_in_url(visit))
         entry = visit.entry
         if entry is None or problem in UNTOLD:
             return Details()
@@ -287,6 +305,18 @@ class Gateway:
         except (SandkeeperError, TimeoutError) as error:
             log.info("app_log_not_read", sandbox_id=sandbox.id, error=str(error))
             return ()
+
+    def _find_sign_in_url(self, visit: Visit) -> str:
+        """Return the dashboard's page that leads a member back here with a pass."""
+        settings = self._context.deps.settings
+        base = settings.public_url.rstrip("/")
+        if not base and self._urls.is_local:
+            base = f"http://{DASHBOARD_HOST}:{settings.port}"
+        if not base:
+            return ""
+        path = visit.scope["path"] if is_own_path(visit.scope["path"]) else "/"
+        here = f"{self._urls.scheme}://{visit.host}{path}"
+        return f"{base}/previews/enter?to={quote(here, safe='')}"
 
 
 class Looks:

@@ -63,6 +63,7 @@ class Details:
 
     name: str = ""
     """The project's, for those who may see it."""
+    sign_in_url: str = ""
     lines: Sequence[str] = ()
     """What the app printed last: for members only."""
 
@@ -131,6 +132,9 @@ def _render_details(problem: PreviewProblem, details: Details) -> str:
     parts: list[str] = []
     if problem is PreviewProblem.WAKING:
         parts.append('<ol id="steps"></ol><p id="say" class="quiet"></p>')
+    if details.sign_in_url:
+        url = escape(details.sign_in_url, quote=True)
+        parts.append(f'<p><a class="button" target="_top" href="{url}">Sign in</a></p>')
     if details.lines:
         parts.append(f"<pre>{escape(chr(10).join(details.lines))}</pre>")
     if details.name:

@@ -34,7 +34,10 @@ from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.sealed_packs import SealedPacks
 from sandkeeper.services.files.versions import FileVersions
 from sandkeeper.services.gateway.defaults import make_preview_defaults
+from sandkeeper.services.gateway.domains import PreviewDomains
+from sandkeeper.services.gateway.links import ShareLinks
 from sandkeeper.services.gateway.names import PreviewNames
+from sandkeeper.services.gateway.request_log import RequestLog
 from sandkeeper.services.gateway.urls import PreviewUrls
 from sandkeeper.services.jobs.credits import CreditHook, make_credit_hook
 from sandkeeper.services.jobs.jobs import Jobs
@@ -141,6 +144,9 @@ class Services:
         self.audit = AuditLog(deps)
         self.preview_urls = PreviewUrls.from_settings(settings)
         self.preview_names = PreviewNames(deps)
+        self.share_links = ShareLinks(deps, self.tokens, self.audit)
+        self.preview_domains = PreviewDomains(deps, self.preview_urls, self.audit)
+        self.request_log = RequestLog(deps)
         self.preview_defaults = make_preview_defaults(settings, self.preview_urls)
         self.identity_provider = _make_identity_provider(settings)
         self.provider_health = ProviderHealth(deps)

@@ -23,6 +23,9 @@ from sandkeeper.store.deliveries import DeliveryStore
 from sandkeeper.store.events import EventStore
 from sandkeeper.store.file_checkpoints import CheckpointStore
 from sandkeeper.store.files import FileStore
+from sandkeeper.store.gateway.domains import PreviewDomainStore
+from sandkeeper.store.gateway.links import ShareLinkStore
+from sandkeeper.store.gateway.requests import PreviewRequestStore
 from sandkeeper.store.idempotency import IdempotencyKeys
 from sandkeeper.store.key_value import KeyValueStore
 from sandkeeper.store.metrics_history import MetricsHistoryStore
@@ -40,6 +43,7 @@ from sandkeeper.store.sessions.pools import PoolStore
 from sandkeeper.store.sessions.repository import SessionStore
 from sandkeeper.store.sessions.usage_history import UsageHistoryStore
 from sandkeeper.store.tables.access import API_KEYS, AUDIT
+from sandkeeper.store.tables.gateway import PREVIEW_LINKS, PREVIEW_REQUESTS
 from sandkeeper.store.tables.sandboxes import (
     ANSWERS,
     DELIVERIES,
@@ -108,6 +112,9 @@ class Store:
         self.tokens = TokenStore(database)
         self.api_keys = ApiKeyStore(database)
         self.audit = AuditStore(database)
+        self.share_links = ShareLinkStore(database)
+        self.preview_domains = PreviewDomainStore(database)
+        self.preview_requests = PreviewRequestStore(database)
         self.wakes = WakeStore(database)
         self.prewarms = PrewarmStore(database)
 
@@ -169,6 +176,8 @@ class Store:
             (USAGE_HISTORY, [USAGE_HISTORY.c.key], USAGE_HISTORY.c.last_active_at < before),
             (TOKENS, [TOKENS.c.number], TOKENS.c.expires_at < now),
             (AUDIT, [AUDIT.c.number], AUDIT.c.at < before),
+            (PREVIEW_LINKS, [PREVIEW_LINKS.c.id], PREVIEW_LINKS.c.expires_at < now),
+            (PREVIEW_REQUESTS, [PREVIEW_REQUESTS.c.number], PREVIEW_REQUESTS.c.at < before),
             (
                 API_KEYS,
                 [API_KEYS.c.id],

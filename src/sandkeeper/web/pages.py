@@ -40,6 +40,7 @@ DASHBOARD_PAGES = (
     "/webhooks",
     "/drift",
     "/audit",
+    "/previews/enter",
     "/login",
 )
 

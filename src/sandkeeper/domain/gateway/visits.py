@@ -26,6 +26,7 @@ class PreviewProblem(StrEnum):
     NO_PREVIEW = "no_preview"
     SIGN_IN = "sign_in"
     REFUSED = "refused"
+    LINK_OVER = "link_over"
     ASLEEP = "asleep"
     WAKING = "waking"
     NO_PORT = "no_port"
@@ -43,6 +44,7 @@ STATUS = {
     PreviewProblem.NO_PREVIEW: 404,
     PreviewProblem.SIGN_IN: 401,
     PreviewProblem.REFUSED: 403,
+    PreviewProblem.LINK_OVER: 410,
     PreviewProblem.ASLEEP: 503,
     PreviewProblem.WAKING: 503,
     PreviewProblem.NO_PORT: 404,

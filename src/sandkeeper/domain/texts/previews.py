@@ -34,6 +34,11 @@ PROBLEMS: Final = {
         "Your sign-in or link does not open it, or another site asked for it.",
         "Ask the project's owner for a share link.",
     ),
+    PreviewProblem.LINK_OVER: ProblemWords(
+        "This link is not valid",
+        "It has expired, was revoked, or could be opened once only. Ask for a new one.",
+        "POST /api/sandboxes/{project}/links creates one.",
+    ),
     PreviewProblem.ASLEEP: ProblemWords(
         "This sandbox is asleep",
         "Open this page again later, or wake it in the dashboard.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from sandkeeper.common.dashboard_host import is_local_name, parse_hostname
 from sandkeeper.domain.gateway.addresses import (
@@ -14,6 +15,10 @@ from sandkeeper.domain.gateway.addresses import (
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.settings import Settings
+
+LINK_PATH: Final = "/.sandkeeper/link/"
+VISIT_PATH: Final = "/.sandkeeper/visit"
+"""Where a browser exchanges a share link, or a member's code, for a pass."""
 
 
 @dataclass(frozen=True, slots=True)

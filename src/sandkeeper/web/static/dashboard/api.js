@@ -43,6 +43,11 @@ export class Api extends Client {
     return this.json("GET", "/api/login");
   }
 
+  /** Return the URL that opens a preview in this browser. @param {string} url @returns {Promise<{url: string}>} */
+  enterPreview(url) {
+    return this.json("POST", "/api/preview-visits", { url });
+  }
+
   logout() {
     return this.json("POST", "/api/logout");
   }

@@ -17,6 +17,7 @@ export const PAGES = [
   { path: "/charts", title: "Charts", tag: "fleet-charts", load: () => import("./fleet-charts.js"), group: "Operate" },
   { path: "/costs", title: "Costs", tag: "costs-page", load: () => import("./costs-page.js"), group: "Operate" },
   { path: "/audit", title: "Audit", tag: "audit-log", load: () => import("./audit-log.js"), group: "Operate" },
+  { path: "/previews/enter", title: "Preview", tag: "preview-enter", load: () => import("./preview-enter.js") },
   { path: "/health", title: "Health", tag: "health-page", load: () => import("./health-page.js"), group: "Operate" },
   { path: "/webhooks", title: "Webhooks", tag: "webhook-inbox", load: () => import("./webhook-inbox.js"), group: "Operate" },
   { path: "/drift", title: "Drift and leaks", tag: "fleet-drift", load: () => import("./fleet-drift.js"), group: "Operate" },

@@ -1,0 +1,1 @@
+"""Share links, visits of members, own domains and the last requests of previews."""

@@ -1,0 +1,1 @@
+"""Share links, own domains and the last requests of previews."""
