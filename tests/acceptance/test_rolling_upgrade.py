@@ -13,6 +13,7 @@ from pathlib import Path
 
 import asyncpg
 import httpx
+import pytest
 
 from support.databases import named, run_statement
 from support.engine_process import Engine
@@ -154,6 +155,7 @@ async def roll(rollout: Rollout, project: str) -> None:
             assert (await api.delete(url)).json()["status"] == "KILLED"
 
 
+@pytest.mark.timeout(900)
 def test_replacing_every_replica_under_load_loses_no_write_and_no_event(
     engine: Engine, postgres_url: str, project: str, tmp_path: Path
 ) -> None:
