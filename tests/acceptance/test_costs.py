@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import time
 from datetime import datetime
 from decimal import Decimal
@@ -99,3 +100,43 @@ def test_costs_are_what_the_engines_own_events_say_through_a_crash(tmp_path: Pat
     assert (row["owner"], row["cost"]) == ("project:shop", counted["cost"])
     assert refused.status_code == backwards.status_code == 422
     assert "35 days" in refused.json()["detail"]
+
+
+def test_budgets_and_replays_by_command(keeper: Keeper, api: httpx.Client, project: str) -> None:
+    tenant = f"t-{project}"
+    api.put(f"/api/sandboxes/{project}", json={"tenant": tenant}).raise_for_status()
+    printed = keeper.run("budget", "set", tenant, "0", "--action", "refuse", "--json").stdout
+    standing = json.loads(printed)
+    assert [one["share"] for one in standing["notices"]] == [50, 80, 100]
+    refused = api.put(f"/api/sandboxes/{project}-b", json={"tenant": tenant})
+    assert (refused.status_code, refused.json()["code"]) == (402, "budget_spent")
+    assert api.put(f"/api/sandboxes/{project}-c", json={}).status_code == 201
+    assert api.post(f"/api/sandboxes/{project}/wake", params={"wait": "60"}).is_success
+    assert f"{tenant}\t" in keeper.run("budget", "ls").stdout
+
+    for bad in (
+        {"tenant": tenant, "dollars": "-1"},
+        {"tenant": tenant, "dollars": "NaN"},
+        {"tenant": tenant, "dollars": "1e400"},
+        {"tenant": "a b", "dollars": "1"},
+        {"tenant": tenant, "dollars": "1", "action": "kill"},
+    ):
+        assert api.put("/api/budgets", json=bad).status_code == 422, bad
+    with keeper.client("sk_a_viewer") as viewer:
+        assert viewer.get("/api/budgets").status_code == 200
+        put = viewer.put("/api/budgets", json={"tenant": tenant, "dollars": "1"})
+        assert put.status_code == 403
+
+    keeper.run("budget", "rm", tenant)
+    assert api.delete(f"/api/budgets/{tenant}").status_code == 404
+    assert api.put(f"/api/sandboxes/{project}-b", json={"tenant": tenant}).status_code == 201
+
+    api.post("/api/tasks/activity-history/run").raise_for_status()
+    report = json.loads(
+        keeper.run("simulate", "--idle", "60,never", "--by", "tenant", "--json").stdout
+    )
+    (mine,) = (group for group in report["groups"] if group["key"] == tenant)
+    assert [one["idle"] for one in mine["items"]] == ["current", "60", "never"]
+    said = keeper.run("simulate", "--idle", "soon", check=False)
+    assert said.returncode != 0
+    assert "'soon' is no idle timeout" in said.stderr
