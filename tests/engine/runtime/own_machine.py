@@ -364,6 +364,8 @@ async def test_headers_with_secrets_are_added_outside_of_a_sandbox(
         "import urllib.request as u; print(u.urlopen('https://echo.example').read().decode())"
     )
     assert "first value" in box.commands.run(f'python3 -c "{by_python}"').stdout
+    bare = box.commands.run("curl -s http://echo.example/").stdout
+    assert "over https only" in bare
     around = f"curl -sk https://echo.example/ --resolve echo.example:443:{ADDRESS}"
     assert "authorization" not in box.commands.run(around).stdout
     assert "first value" not in box.commands.run("env; cat /etc/hosts /run/sandkeeper/*").stdout

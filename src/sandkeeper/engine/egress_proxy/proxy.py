@@ -160,7 +160,11 @@ class EgressProxy:
         headers = egress.rules.get(host)
         if headers is None:
             raise UnservableError(421, f"network.rules have no host '{host[:80]}'")
-        secrets = await self._read_secrets(list_secrets({host: headers}))
+        wanted = list_secrets({host: headers})
+        if wanted and not secure:
+            # A program inside chooses; who listens on the way must not learn them by that.
+            raise UnservableError(403, f"network.rules: '{host}' gets its secrets over https only")
+        secrets = await self._read_secrets(wanted)
         try:
             added = fill(headers, secrets)
         except KeyError as unknown:

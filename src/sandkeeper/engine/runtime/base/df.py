@@ -5,6 +5,8 @@ The kernel knows no limit for a part of a file system, so this asks the machine'
 columns and replaces those of the sandbox's disk. What it does not know, the other one answers.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import re
@@ -44,7 +46,8 @@ def main() -> None:
         with open(_LIMIT) as file:  # noqa: PTH123 -- of any Python, and quick to start.
             total, used = map(int, file.read().split())
         rows = _list_rows(asked, total, used)
-    except (OSError, ValueError, argparse.ArgumentError, subprocess.CalledProcessError):
+    except (OSError, ValueError, TypeError, argparse.ArgumentError, subprocess.CalledProcessError):
+        # TypeError: of a Python that is older than the engine's.
         os.execv(_REAL, [_REAL, *sys.argv[1:]])  # noqa: S606 -- no shell is wanted.
     _print(asked, rows)
 
