@@ -22,6 +22,8 @@ _LOST: Final = (
     PoolTimeoutError,
     sqlite3.OperationalError,
     asyncpg.InterfaceError,
+    # The server has ended the connection, and the driver has not read all of that yet.
+    asyncpg.InternalClientError,
     OSError,
 )
 READ_ONLY: Final = "25006"

@@ -25,6 +25,10 @@ from support.deps import make_deps
 from support.eventually import eventually
 from support.records import T0, at, new_record
 
+FAREWELL = b"SFATAL\0C25P03\0Mterminating connection due to idle-in-transaction timeout\0\0"
+IDLE_FOR_TOO_LONG = b"E" + (len(FAREWELL) + 4).to_bytes(4, "big") + FAREWELL
+"""What PostgreSQL sends before it closes the connection."""
+
 
 async def work(store: Store) -> None:
     while True:
@@ -156,6 +160,28 @@ def created(name: str) -> SandboxCreated:
     return SandboxCreated(
         sandbox_id=f"sb-{name}", owner=Owner.project(name), at=T0, actor="", reason="", generation=1
     )
+
+
+async def test_a_transaction_that_the_server_just_ended_is_unavailable(
+    postgres_database: str,
+) -> None:
+    """The driver has read the server's farewell, and not yet that the connection is closed."""
+    record = new_record("x")
+
+    async def write(store: Store) -> None:
+        async with store.database.writing() as connection:
+            await connection.execute(text("SELECT 1"))
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert driver is not None
+            driver._protocol.data_received(IDLE_FOR_TOO_LONG)
+            await store.events.append(connection, record, [created("x")], now=T0)
+
+    async with open_store(postgres_database) as store:
+        await store.sandboxes.insert(record)
+        with pytest.raises(StoreUnavailableError):
+            await write(store)
+        await claim(store, "sb-x")
+        assert await store.events.latest_seq() == 0
 
 
 @pytest.mark.parametrize("cancel_after_s", [step * 0.0005 for step in range(6)])
