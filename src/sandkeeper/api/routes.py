@@ -200,6 +200,9 @@ ROUTES: Final = (
         "POST", f"{SANDBOX}/restore", WRITE_ONE, file_versions.restore, file_schemas.RestoreOut
     ),
     RouteEntry(
+        "POST", f"{SANDBOX}/fork", OPERATE_ONE, file_versions.fork, file_schemas.ForkOut, 201
+    ),
+    RouteEntry(
         "POST",
         f"{SANDBOX}/checkpoints",
         WRITE_ONE,

@@ -56,6 +56,7 @@ COMMANDS = {
     "mcp": "sandkeeper.cli.sessions.mcp:mcp",
     "files": "sandkeeper.cli.sandboxes.files:app",
     "checkpoint": "sandkeeper.cli.sandboxes.versions:checkpoint",
+    "fork": "sandkeeper.cli.sandboxes.versions:fork",
     "sweep": "sandkeeper.cli.server.maintenance:sweep",
     "reconcile": "sandkeeper.cli.server.maintenance:reconcile",
     "leaks": "sandkeeper.cli.server.maintenance:leaks",

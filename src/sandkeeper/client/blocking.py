@@ -63,6 +63,7 @@ class Project:
 
     create = blocking(AsyncProject.create)
     adopt = blocking(AsyncProject.adopt)
+    fork = blocking(AsyncProject.fork)
     status = blocking(AsyncProject.status)
     wake = blocking(AsyncProject.wake)
     warm = blocking(AsyncProject.warm)

@@ -20,6 +20,7 @@ from sandkeeper.domain.errors import InvalidRequestError, SandkeeperError, WakeF
 if TYPE_CHECKING:
     from e2b import AsyncSandbox
 
+    from sandkeeper.api.schemas.files import ForkOut
     from sandkeeper.api.schemas.sandboxes import (
         ActivityName,
         ActivityOut,
@@ -119,6 +120,17 @@ class AsyncProject:
         )
         return await self._connection.request(
             schemas.sandboxes.AdoptionOut, "POST", f"{self._path}/adopt", body=body
+        )
+
+    async def fork(self, project: str, *, version: int | None = None) -> ForkOut:
+        """Create a new project from a version of this one; by default from its present files.
+
+        It has the same template, app, environment and policy. Raise SandboxExistsError if the name
+        is taken.
+        """
+        body = build_body(schemas.files.ForkRequest, project=project, version=version)
+        return await self._connection.request(
+            schemas.files.ForkOut, "POST", f"{self._path}/fork", body=body, idempotent=True
         )
 
     async def status(self) -> Status:

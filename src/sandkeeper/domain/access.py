@@ -85,6 +85,7 @@ class AuditAction(StrEnum):
     FILES_WRITTEN = "files_written"
     FILES_DELETED = "files_deleted"
     FILES_RESTORED = "files_restored"
+    PROJECT_FORKED = "project_forked"
     CHECKPOINT_ADDED = "checkpoint_added"
     CHECKPOINT_REMOVED = "checkpoint_removed"
 

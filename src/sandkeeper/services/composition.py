@@ -49,6 +49,7 @@ from sandkeeper.services.lifecycle.end_instead import EndInstead
 from sandkeeper.services.lifecycle.heartbeat import Heartbeat
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
+from sandkeeper.services.lifecycle.project_fork import ProjectFork
 from sandkeeper.services.lifecycle.recovery import CrashRecovery
 from sandkeeper.services.lifecycle.verification import RETRIES_S, Verification
 from sandkeeper.services.monitoring.clock_monitor import ClockMonitor
@@ -197,7 +198,7 @@ class Services:
     def _keep_files(self, deps: Deps) -> None:
         blobs = self.blobs = open_blobs(deps.settings.files_url, deps.settings.data / "files")
         packs = SealedPacks(deps, blobs)
-        versions = FileVersions(deps, packs)
+        versions = self.file_versions = FileVersions(deps, packs)
         self.files = FileCapture(deps, versions)
         self.file_api = FileApi(deps, versions, self.files)
         self.file_history = FileHistory(deps, versions, self.files)
@@ -257,6 +258,7 @@ class Services:
         self.creation = Creation(
             deps, self.claims, self.observations, instances, self.wakes, self.budgets
         )
+        self.project_fork = ProjectFork(deps, self.file_versions, self.file_history, self.creation)
         self.app_monitor = AppMonitor(deps, self.apps, self.wakes)
         self.prewarms = PrewarmService(deps, self.wakes)
 

@@ -271,3 +271,40 @@ def test_versions_are_listed_compared_and_named(
     missing = api.delete(f"/api/sandboxes/{project}/checkpoints/{'%2e%2e/x'}")
     assert missing.status_code == 404
     assert api.get(f"/api/sandboxes/{project}/status").status_code == 404, "no sandbox was made"
+
+
+def test_a_project_is_forked_from_a_version_into_a_new_one(
+    api: httpx.Client, keeper: Keeper, project: str
+) -> None:
+    native = create(api, keeper, project)
+    path = f"/api/sandboxes/{project}"
+    assert api.put(f"{path}/files/a.txt", content="one").is_success
+    keeper.run("checkpoint", project, "the first")
+    native.commands.run(f"echo -n two > {HOME}/a.txt && echo new > {HOME}/b.txt")
+    first, second = f"{project}-first", f"{project}-now"
+    made = keeper.run("fork", project, first, "--version", "the first")
+    assert made.stdout.startswith(f"{first}\tRUNNING\tversion ")
+    answer = api.post(f"{path}/fork", json={"project": second})
+    assert answer.status_code == 201, answer.text
+    for name, content in ((first, "one"), (second, "two")):
+        keeper.run("wake", name)  # The files come with the wake that its creation begins.
+        status = wait(api, name, "RUNNING")
+        inside = Sandbox.connect(status["instanceId"], timeout=600, **keeper.sdk_options())
+        assert inside.files.read(f"{HOME}/a.txt") == content
+        oldest = api.get(f"/api/sandboxes/{name}/versions").json()["items"][-1]
+        assert (oldest["number"], oldest["source"]) == (1, "fork")
+    # What happens to one does not concern the other.
+    assert api.delete(f"{path}/files/a.txt").is_success
+    assert api.get(f"/api/sandboxes/{first}/files/a.txt").text == "one"
+
+    again = api.post(f"{path}/fork", json={"project": first})
+    assert (again.status_code, again.json()["code"]) == (409, "sandbox_exists")
+    for wrong in ("job:x", "..", "a/b", ""):
+        assert api.post(f"{path}/fork", json={"project": wrong}).status_code in {403, 422}, wrong
+    key = api.post("/api/keys", json={"name": f"{project}-key", "scope": f"operate:{project}"})
+    with keeper.client(key.json()["key"]) as limited:
+        outside = limited.post(f"{path}/fork", json={"project": f"other-{project}"})
+        assert outside.status_code == 403
+    token = api.post("/api/client-tokens", json={"project": project}).json()["token"]
+    with keeper.client(token) as visitor:
+        assert visitor.post(f"{path}/fork", json={"project": f"{first}-x"}).status_code == 403

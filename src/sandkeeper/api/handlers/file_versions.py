@@ -1,18 +1,21 @@
-"""Routes of a sandbox's files through time: versions, what differs between two, checkpoints."""
+"""Routes of a sandbox's files through time: versions, comparisons, checkpoints and forks."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query, Request, Response
 
+from sandkeeper.api.auth import Access, admit
 from sandkeeper.api.deps import CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.files import PATH_MAX, counted, render_entry, render_version
+from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
-from sandkeeper.api.schemas.files import CheckpointRequest, RestoreRequest
-from sandkeeper.api.status.serializers import owner_slug
+from sandkeeper.api.schemas.files import CheckpointRequest, ForkRequest, RestoreRequest
+from sandkeeper.api.status.serializers import owner_slug, parse_owner_slug
 from sandkeeper.domain.access import AuditAction
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.errors import InvalidRequestError
 from sandkeeper.domain.files.manifest import PathChange
 
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
@@ -120,6 +123,43 @@ async def restore(
             "leftCount": done.left_count,
         }
     )
+
+
+async def fork(
+    body: ForkRequest,
+    owner: OwnerDep,
+    caller: CallerDep,
+    context: ContextDep,
+    request: Request,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Create a new project from a version of this one, with the same template, app and policy."""
+    target = parse_owner_slug(body.project)
+    if "/" in body.project:
+        raise InvalidRequestError("A project's name has no slash: no URL could address it.")
+    # The key's prefix has to cover both.
+    admit(caller, Access.OPERATE_ONE, owner_kind=target.kind.value, owner_id=target.id)
+
+    async def perform() -> Response:
+        made = await context.services.project_fork.fork(
+            owner, target, number=body.version, actor=caller.actor
+        )
+        await context.services.audit.record(
+            caller.actor,
+            AuditAction.PROJECT_FORKED,
+            owner_slug(owner),
+            project=owner_slug(target),
+            version=made.from_version,
+        )
+        answer = {
+            "project": owner_slug(target),
+            "id": made.sandbox.id,
+            "status": made.sandbox.state.value,
+            "fromVersion": made.from_version,
+        }
+        return reply(answer, status=201)
+
+    return await once(request, context, idempotency_key, body, perform)
 
 
 async def add_checkpoint(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from sandkeeper.api.schemas.base import NO_NUL, ApiModel, RequestModel
+from sandkeeper.api.schemas.base import NO_NUL, ApiModel, Name, RequestModel, StateName
 
 VersionNumber = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
@@ -54,6 +54,22 @@ class VersionPage(ApiModel):
 
     items: list[NamedVersionOut]
     next_cursor: str | None
+
+
+class ForkRequest(RequestModel):
+    """The new project's name; without `version`, it gets the files as they are now."""
+
+    project: Name
+    version: VersionNumber | None = None
+
+
+class ForkOut(ApiModel):
+    """The new project, and the version of the other one that it began with."""
+
+    project: str
+    id: str
+    status: StateName
+    from_version: int
 
 
 class CheckpointRequest(RequestModel):

@@ -143,6 +143,32 @@ def restore(
         raise typer.Exit(int(Exit.PARTIAL))
 
 
+def fork(
+    project: ProjectArgument,
+    new: Annotated[str, typer.Argument(help="The new project.")],
+    version: Annotated[
+        str,
+        typer.Option(
+            "--version", help="A version's number or checkpoint. [default: the files as they are]"
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    url: UrlOption = None,
+) -> None:
+    """Create a new project from a version of another one, launched in the same way."""
+    connection = KeeperConnection(url)
+    body = {"project": new, "version": find_version(connection, project, version)}
+    made = connection.post(f"{get_address(project)}/fork", body)
+    if as_json:
+        print_json(made)
+    elif quiet:
+        print_lines([made["project"]])
+    else:
+        origin = f"version {made['fromVersion']} of {project}"
+        print_lines([f"{made['project']}\t{made['status']}\t{origin}"])
+
+
 def checkpoint(
     project: ProjectArgument,
     name: Annotated[str, typer.Argument(help="The name. [default: list checkpoints]")] = "",

@@ -103,9 +103,24 @@ class FileHistory:
         """Name a version; without a number, capture a running sandbox and name its newest one."""
         check_checkpoint_name(name)
         if number is None:
-            number = await self._save_present(owner, actor=actor)
+            number = await self.save_present(owner, actor=actor, reason="for a checkpoint")
         checkpoint = FileCheckpoint(owner, name, number, self._clock(), actor)
         return await self._store.checkpoints.add(checkpoint)
+
+    async def save_present(self, owner: Owner, *, actor: str, reason: str) -> int:
+        """Return the version of the files as they are now; a running sandbox is captured first."""
+        sandbox = await self._store.sandboxes.find_by_owner(owner)
+        if sandbox is not None and sandbox.is_waking(self._clock()):
+            raise SandboxBusyError(held_for="wake", retry_after_s=1)
+        if sandbox is not None and sandbox.state is State.RUNNING:
+            captured = await self._capture.capture(sandbox, actor=actor, reason=reason)
+            number = captured.version
+        else:
+            latest = await self._store.files.find_latest(owner)
+            number = 0 if latest is None else latest.number
+        if number == 0:
+            raise SavedFileNotFoundError("No files are saved yet.")
+        return number
 
     async def remove_checkpoint(self, owner: Owner, name: str) -> None:
         """Remove a name. Raise SavedFileNotFoundError if no version has it."""
@@ -153,20 +168,6 @@ class FileHistory:
             return 0, number, Manifest(), after.manifest
         before = await self._versions.open(owner, against)
         return against, number, before.manifest, after.manifest
-
-    async def _save_present(self, owner: Owner, *, actor: str) -> int:
-        sandbox = await self._store.sandboxes.find_by_owner(owner)
-        if sandbox is not None and sandbox.is_waking(self._clock()):
-            raise SandboxBusyError(held_for="wake", retry_after_s=1)
-        if sandbox is not None and sandbox.state is State.RUNNING:
-            captured = await self._capture.capture(sandbox, actor=actor, reason="for a checkpoint")
-            number = captured.version
-        else:
-            latest = await self._store.files.find_latest(owner)
-            number = 0 if latest is None else latest.number
-        if number == 0:
-            raise SavedFileNotFoundError("No files are saved yet.")
-        return number
 
 
 def check_checkpoint_name(name: str) -> None:
