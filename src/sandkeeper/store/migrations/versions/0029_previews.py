@@ -8,7 +8,7 @@ from alembic import op
 from sandkeeper.store.types import UtcMillis
 
 revision = "0029"
-down_revision = "0028"
+down_revision = "0034"
 branch_labels = None
 depends_on = None
 
