@@ -17,6 +17,8 @@ from sandkeeper.store.access.tokens import TokenStore
 from sandkeeper.store.costs.budgets import BudgetStore
 from sandkeeper.store.costs.history import ActivityHistoryStore
 from sandkeeper.store.costs.usage import CostStore
+from sandkeeper.store.capacity.line import LineStore
+from sandkeeper.store.capacity.slots import SlotStore
 from sandkeeper.store.data_keys import DataKeyStore
 from sandkeeper.store.database import POOL_SIZE, Database
 from sandkeeper.store.deliveries import DeliveryStore
@@ -117,6 +119,8 @@ class Store:
         self.preview_requests = PreviewRequestStore(database)
         self.wakes = WakeStore(database)
         self.prewarms = PrewarmStore(database)
+        self.slots = SlotStore(database)
+        self.line = LineStore(database)
 
     @property
     def is_shared(self) -> bool:

@@ -22,22 +22,24 @@ from sandkeeper.store.database import Database
 from sandkeeper.store.errors import translate_errors
 from sandkeeper.store.files import HELD
 from sandkeeper.store.schema import find_revision, migrate_within, read_revision
-from sandkeeper.store.tables import access, costs, encryption, files, sessions, tokens
+from sandkeeper.store.tables import access, capacity, costs, encryption, files, sessions, tokens
 from sandkeeper.store.tables.sandboxes import FACTS, LEAKS, METADATA, REPLICAS, SANDBOXES
 from sandkeeper.store.types import to_epoch_ms
 
-DERIVED: Final = frozenset({"sandbox_changes", "sandbox_counts", "sandbox_search"})
+DERIVED: Final = frozenset({"sandbox_changes", "sandbox_counts", "sandbox_search", "slots"})
 """Tables that triggers fill from the others."""
+MOMENTARY: Final = frozenset({"waiters", "places"})
+"""Tables of what is true for a moment only: who waits for a slot, and what a provider said."""
 ROWS_MAX: Final = 1000
 """Rows in one piece. Higher takes more memory; lower costs more round trips."""
 
-_MODULES: Final = (access, costs, encryption, files, sessions, tokens)
+_MODULES: Final = (access, capacity, costs, encryption, files, sessions, tokens)
 """Every module with tables, so that `METADATA` has them all."""
 
 
 def list_tables() -> list[Table]:
     """Return the tables of a backup, those that others depend on first."""
-    return [table for table in METADATA.sorted_tables if table.name not in DERIVED]
+    return [table for table in METADATA.sorted_tables if table.name not in DERIVED | MOMENTARY]
 
 
 async def hold_packs(database: Database, *, until: datetime, now: datetime) -> None:

@@ -291,6 +291,8 @@ WAKES: Final = Table(
     Column("may_recreate", Boolean, nullable=False),
     Column("wanted_until", UtcMillis),
     Column("starts_over", Boolean, nullable=False, server_default=false()),
+    Column("priority", String),
+    Column("overflow", String),
     Column("steps", Text, nullable=False),
     Column("receipt", Text),
     Column("error_code", String),
