@@ -91,6 +91,7 @@ async def open_application(
         await services.tokens.refresh()
         await services.api_keys.refresh()
         await services.preview_domains.refresh()
+        await services.slots.refresh()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(services.recovery.stop)
             stack.push_async_callback(services.close)

@@ -10,9 +10,16 @@ from __future__ import annotations
 
 from datetime import date
 from decimal import Decimal
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,6 +33,15 @@ from sandkeeper.domain.costs.prices import Price
 from sandkeeper.gateway_settings import GatewaySettings
 from sandkeeper.session_variables import SessionVariables
 from sandkeeper.storage_settings import StorageSettings
+
+
+def _read_limits(given: object) -> object:
+    """Return the limits by region; a number alone is the limit of each."""
+    is_number = isinstance(given, int) or (isinstance(given, str) and given.isdecimal())
+    return {"*": given} if is_number else given
+
+
+RunningLimits = Annotated[dict[str, Annotated[int, Field(ge=0)]], BeforeValidator(_read_limits)]
 
 
 class Region(BaseModel):
@@ -322,6 +338,18 @@ class Settings(StorageSettings, AccessSettings, GatewaySettings, BaseSettings):
     )
     # More than a sweep uses, so that a user's wake never queues behind it. Higher gains nothing and
     # looks like an attack; lower makes a slow provider delay the whole fleet.
+    max_running: RunningLimits = Field(
+        default_factory=dict,
+        description="Sandboxes that may run at a time, as a number, or as JSON by region "
+        '(`{"*": 20, "eu": 50}`), template (`{"*/desktop": 5}`) or both (`{"eu/desktop": 2}`). '
+        "Empty means the limit that the provider names when it refuses one more.",
+    )
+    capacity_wait_s: float = Field(
+        default=60,
+        ge=0,
+        le=600,
+        description="Seconds for which a creation or a wake waits in line for a free slot.",
+    )
     provider_concurrency: int = Field(
         default=256, ge=1, description="Maximum concurrent requests to each provider."
     )
@@ -392,8 +420,19 @@ class Settings(StorageSettings, AccessSettings, GatewaySettings, BaseSettings):
     def _check_bounds(self) -> Self:
         if self.idle_timeout_min_s > self.idle_timeout_max_s:
             raise ValueError("idle_timeout_min_s is greater than idle_timeout_max_s.")
+        self._check_regions()
         self.check_sign_in(self.public_url)
         return self
+
+    def _check_regions(self) -> None:
+        known = {"*", *(self.regions or ("default",))}
+        for key in self.max_running:
+            region, mark, template = key.partition("/")
+            if region not in known or (mark and not template):
+                raise ValueError(
+                    f"max_running names {key!r}; a key is a region ({', '.join(sorted(known))}), "
+                    "or a region, a slash and a template."
+                )
 
     @classmethod
     def settings_customise_sources(

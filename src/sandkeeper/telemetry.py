@@ -51,6 +51,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._describe_fleet()
         self._describe_costs()
+        self._describe_capacity()
         self._describe_work()
         self._describe_clients()
         self._describe_process()
@@ -143,6 +144,27 @@ class Metrics:
         )
         self.budget_notices = self._counter(
             "budget_notices_total", "Notices that a share of a budget is spent.", "share"
+        )
+
+    def _describe_capacity(self) -> None:
+        self.slots_taken = self._gauge(
+            "slots_taken", "Sandboxes that run or may run, those of others included.", "region"
+        )
+        self.slots_max = self._gauge(
+            "slots_max", "Sandboxes that may run at a time, where that is limited.", "region"
+        )
+        self.admissions = self._counter(
+            "admissions_total",
+            "Requests for a slot: served at once, after a wait, or refused.",
+            "outcome",
+        )
+        self.admission_wait = self._histogram(
+            "admission_wait_seconds", "How long requests waited in line.", buckets=RUN_S
+        )
+        self.evictions = self._counter(
+            "evictions_total",
+            "Sandboxes chosen to make room: stopped, in use after all, or failed.",
+            "outcome",
         )
 
     def _describe_work(self) -> None:

@@ -112,6 +112,19 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         lines("Requests by result", (rate("provider_requests", "op", "code"), "{{op}} {{code}}")),
         spread("Request duration", "provider_duration", "op"),
     ),
+    "Capacity": (
+        lines(
+            "Slots",
+            (latest("slots_taken", "region"), "taken {{region}}"),
+            (latest("slots_max", "region"), "limit {{region}}"),
+        ),
+        spread("Wait in line", "admission_wait"),
+        lines(
+            "Admissions",
+            (rate("admissions", "outcome"), "{{outcome}}"),
+            (rate("evictions", "outcome"), "made room: {{outcome}}"),
+        ),
+    ),
     "Webhooks and drift": (
         lines(
             "Webhooks",

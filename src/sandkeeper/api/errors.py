@@ -38,6 +38,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     errors.RefusedError: HTTPStatus.CONFLICT,
     errors.JobNotReadyError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.SessionLimitError: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.CapacityFullError: HTTPStatus.TOO_MANY_REQUESTS,
     errors.PolicyRefusedError: HTTPStatus.FORBIDDEN,
     errors.BudgetSpentError: HTTPStatus.PAYMENT_REQUIRED,
     errors.CreditRefusedError: HTTPStatus.PAYMENT_REQUIRED,
@@ -53,6 +54,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     errors.ProviderUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ResumeFailedError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ProviderRateLimitedError: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ProviderFullError: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ProviderUnsupportedError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.ProviderRefusedError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.WakeError: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -127,7 +129,7 @@ def render_error(error: Exception, request_id: str) -> ErrorResponse:
     trace_id = TRACING.find_trace_id()
     if trace_id is not None:
         body["traceId"] = trace_id
-    for name in ("errors", "error_type", "cause"):
+    for name in ("errors", "error_type", "cause", "position"):
         if name in facts:
             body[name] = facts[name]
     if "error_type" in facts:

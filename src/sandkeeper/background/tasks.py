@@ -54,6 +54,9 @@ CAPTURE_PERIOD_S = 1.0
 # Passive activity is written this often. Shorter makes every poll of every page cost a write;
 # longer shows the count later, and loses more of it in a crash.
 PASSIVE_FLUSH_S = 10.0
+# How often unanswered starts are settled, and the limits read that another replica learned. Shorter
+# asks the database more often for what changes seldom.
+CAPACITY_PERIOD_S = 10.0
 
 # After these events the earliest deadline may have moved forward, so the sweep runs again. A row
 # that a wake holds has no deadline; it has one when the wake releases it.
@@ -103,6 +106,7 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
         _report(services.request_log.flush),
         period_s=REQUESTS_PERIOD_S,
     )
+    every(TaskName.CAPACITY, services.slot_settlement.run, period_s=CAPACITY_PERIOD_S)
     every(TaskName.TRENDS, services.metrics_history.sample, period_s=METRICS_PERIOD_S)
     every(TaskName.COSTS, _count_costs(services), period_s=COSTS_PERIOD_S)
     every(

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+from sandkeeper.domain.decisions.priority import Overflow, Priority
+
+DEFAULT_TEMPLATE: Final = "base"
+"""The template of a sandbox for which none was named."""
 
 
 class IdleAction(StrEnum):
@@ -85,6 +91,9 @@ class Policy:
     preview_access: PreviewAccess | None = None
     wake_on_visit: bool | None = None
     preview_use: PreviewUse = PreviewUse.INTERACTION
+    # How urgent it is when not all can run, and what happens then; None follows from its owner.
+    priority: Priority | None = None
+    overflow: Overflow | None = None
 
     @property
     def is_adaptive(self) -> bool:
@@ -117,3 +126,8 @@ class Launch:
     workdir: str | None = None
     region: str | None = None
     tenant: str | None = None
+
+    @property
+    def template_name(self) -> str:
+        """Return the name of the template that is used."""
+        return self.template or DEFAULT_TEMPLATE

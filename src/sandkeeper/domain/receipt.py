@@ -141,6 +141,10 @@ class WakeSummary:
     error_code: str | None = None
     error: str | None = None
     finished_at: datetime | None = None
+    position: int | None = None
+    """Its place in line while it waits for a slot."""
+    wait_ms: int | None = None
+    """How long that will take, if it was measured."""
 
     @property
     def is_shown(self) -> bool:

@@ -10,6 +10,7 @@ class TaskName(StrEnum):
 
     ACTIVITY_HISTORY = "activity-history"
     APP_WATCH = "app-watch"
+    CAPACITY = "capacity"
     CAPTURE = "capture"
     CATCH_UP = "catch-up"
     CHECKPOINT = "checkpoint"

@@ -17,6 +17,8 @@ from sandkeeper.services.access.tokens import TokenRegistry
 from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.activity.lost_activity import LostActivity
+from sandkeeper.services.capacity.line import Line
+from sandkeeper.services.capacity.slots import Slots
 from sandkeeper.services.costs.activity_history import ActivityHistory
 from sandkeeper.services.costs.budgets import Budgets
 from sandkeeper.services.costs.reports import CostReports
@@ -46,11 +48,13 @@ from sandkeeper.services.lifecycle.budget_pauses import BudgetPauses
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.end_instead import EndInstead
+from sandkeeper.services.lifecycle.eviction import Eviction
 from sandkeeper.services.lifecycle.heartbeat import Heartbeat
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
 from sandkeeper.services.lifecycle.project_fork import ProjectFork
 from sandkeeper.services.lifecycle.recovery import CrashRecovery
+from sandkeeper.services.lifecycle.slot_settlement import SlotSettlement
 from sandkeeper.services.lifecycle.verification import RETRIES_S, Verification
 from sandkeeper.services.monitoring.clock_monitor import ClockMonitor
 from sandkeeper.services.monitoring.explanation import Explanations
@@ -214,6 +218,7 @@ class Services:
         capture = self.files.capture_before_pause
         default = capture if deps.settings.keep_files else nothing_before_pause
         self.lost_activity = LostActivity(deps)
+        self.slots = Slots(deps)
         self.claims = Claims(deps, self.heartbeat)
         self.verification = Verification(
             deps, self.observations, retries_s=overrides.verify_retries_s
@@ -232,19 +237,24 @@ class Services:
             self.observations,
             self.activities,
             self.health,
+            self.slots,
             before_pause=overrides.before_pause or default,
         )
         self.budget_pauses = BudgetPauses(deps, self.claims, self.lifecycle, self.budgets)
+        eviction = Eviction(deps, self.claims, self.lifecycle)
+        self.line = Line(deps, self.slots, eviction.make_room)
+        self.feed.subscribe(self.line.on_events)
+        self.slot_settlement = SlotSettlement(deps, self.slots, self.verification)
         self.end_instead = EndInstead(
             deps, self.claims, self.lifecycle, self.files, self.provider_features
         )
 
     def _wake(self, deps: Deps, overrides: Overrides) -> None:
         self.apps = AppRunner(deps)
-        instances = InstanceFactory(deps)
+        instances = InstanceFactory(deps, self.slots)
         restorer = WakeFileRestorer(deps, self.files)
         executor = WakeExecutor(
-            deps, self.claims, self.observations, instances, restorer, self.apps
+            deps, self.claims, self.observations, instances, self.slots, restorer, self.apps
         )
         self.after_resume = AfterResume(deps, self.claims, self.files, self.apps)
         self.wakes = Wakes(
@@ -253,10 +263,17 @@ class Services:
             executor,
             restorer,
             self.after_resume,
+            self.line,
             on_step=overrides.on_step,
         )
         self.creation = Creation(
-            deps, self.claims, self.observations, instances, self.wakes, self.budgets
+            deps,
+            self.claims,
+            self.observations,
+            instances,
+            self.wakes,
+            self.budgets,
+            self.line,
         )
         self.project_fork = ProjectFork(deps, self.file_versions, self.file_history, self.creation)
         self.app_monitor = AppMonitor(deps, self.apps, self.wakes)
@@ -308,6 +325,7 @@ class Services:
         await self.database_probe.close()
         await self.health_checks.close()
         await self.jobs.close()
+        await self.line.close()
         await self.wakes.close()
         await self.creation.wait()
         for provider in self.deps.providers:

@@ -14,11 +14,11 @@ from sandkeeper.common.elapsed import now_s
 from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
+from sandkeeper.store.capacity.line import LineStore
+from sandkeeper.store.capacity.slots import SlotStore
 from sandkeeper.store.costs.budgets import BudgetStore
 from sandkeeper.store.costs.history import ActivityHistoryStore
 from sandkeeper.store.costs.usage import CostStore
-from sandkeeper.store.capacity.line import LineStore
-from sandkeeper.store.capacity.slots import SlotStore
 from sandkeeper.store.data_keys import DataKeyStore
 from sandkeeper.store.database import POOL_SIZE, Database
 from sandkeeper.store.deliveries import DeliveryStore
@@ -120,7 +120,7 @@ class Store:
         self.wakes = WakeStore(database)
         self.prewarms = PrewarmStore(database)
         self.slots = SlotStore(database)
-        self.line = LineStore(database)
+        self.line = LineStore(database, self.slots)
 
     @property
     def is_shared(self) -> bool:

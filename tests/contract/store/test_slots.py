@@ -1,4 +1,4 @@
-"""Slots: never more starts than the limit, whoever asks; what runs is counted by the rows."""
+"""Slots: never more starts than the limit, however many ask; what runs is counted by the rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sandkeeper.domain.decisions.capacity import Limits, Place, Waiter
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch
-from sandkeeper.domain.priority import Overflow, Priority
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store import Store, open_store
@@ -81,7 +81,7 @@ async def test_of_many_that_ask_at_once_the_limit_is_met_exactly(
     assert await reserve(store, slot(str(taken.index(True))), limit=7), "it has one already"
 
 
-async def test_what_runs_is_counted_by_its_row_whoever_started_it(store: Store) -> None:
+async def test_what_runs_is_counted_by_its_row_however_it_was_started(store: Store) -> None:
     adopted = await store.sandboxes.insert(running("adopted", launch=Launch(template="desktop")))
     assert (await store.slots.read_usage())[HERE].by_template == {"desktop": 1}
     assert not await reserve(store, slot("next"), limit=1)
@@ -162,7 +162,7 @@ async def serve(
     turn = await store.line.serve(
         HERE,
         Limits(limit),
-        mine={f"project:{name}": f"token-{name}" for name in names},
+        mine={f"project:{name}": slot(name) for name in names},
         until=now + timedelta(seconds=90),
         evict_until=now + timedelta(seconds=60),
         now=now,
@@ -191,6 +191,8 @@ async def test_a_dead_waiter_is_passed_over_and_keeps_its_place_for_a_while(stor
     back = await store.line.join(waiter("dead", since=at(50)), now=at(50))
     assert back is not None
     assert back.since == T0
+    await store.line.step_aside("project:dead", now=at(50))
+    assert (await serve(store, limit=9, now=at(50)))[1] == {}
     late = at(50) + KEPT
     gone = await store.line.join(waiter("dead", since=late), now=late)
     assert gone is not None

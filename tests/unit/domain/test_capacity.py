@@ -18,8 +18,8 @@ from sandkeeper.domain.decisions.capacity import (
     find_use,
     order_fairly,
 )
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.owner import Owner
-from sandkeeper.domain.priority import Overflow, Priority
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.domain.work import Work

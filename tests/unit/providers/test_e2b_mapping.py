@@ -57,6 +57,12 @@ def test_every_verdict_has_an_error_and_only_gone_means_gone() -> None:
         (sdk.format_sandbox_unavailable_exception("connection lost"), Verdict.UNREACHABLE),
         (sdk.format_request_timeout_error(), Verdict.UNREACHABLE),
         (sdk.RateLimitException("429"), Verdict.RATE_LIMITED),
+        (
+            sdk.RateLimitException(
+                "you have reached the maximum number of concurrent E2B sandboxes (20)"
+            ),
+            Verdict.FULL,
+        ),
         (sdk.AuthenticationException("401"), Verdict.UNAUTHORIZED),
         (sdk.ServiceBusyException("503"), Verdict.UNREACHABLE),
         (httpx.ConnectError("refused"), Verdict.UNREACHABLE),

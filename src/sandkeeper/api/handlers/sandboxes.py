@@ -25,6 +25,7 @@ from sandkeeper.api.status.serializers import (
     render_history,
     render_page,
 )
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.errors import InvalidRequestError, SandboxNotFoundError
 from sandkeeper.domain.events import MismatchReported
 from sandkeeper.domain.owner import Owner, OwnerKind
@@ -326,6 +327,8 @@ def make_policy(
         preview_access=PreviewAccess(asked.preview_access) if asked.preview_access else None,
         wake_on_visit=asked.wake_on_visit,
         preview_use=PreviewUse(asked.preview_use or default.preview_use),
+        priority=None if asked.priority is None else Priority(asked.priority),
+        overflow=None if asked.overflow is None else Overflow(asked.overflow),
     )
     if (asked.idle or settings.idle) == "fixed":
         return policy

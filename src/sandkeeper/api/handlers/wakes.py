@@ -10,8 +10,10 @@ from sandkeeper.api.deps import ApiContext, CallerDep, ContextDep, OwnerDep
 from sandkeeper.api.handlers.sandboxes import get_sandbox
 from sandkeeper.api.idempotency import IdempotencyKey, once
 from sandkeeper.api.responses import reply
+from sandkeeper.api.schemas.sandboxes import OverflowName, PriorityName
 from sandkeeper.api.status.serializers import owner_slug, render_receipt
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake
 from sandkeeper.domain.errors import WakeNotFoundError
 from sandkeeper.domain.sandbox import Sandbox
@@ -34,18 +36,27 @@ async def wake(
     context: ContextDep,
     request: Request,
     wait: WaitSeconds = 0,
+    priority: PriorityName | None = None,
+    overflow: OverflowName | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Make the sandbox run from any state, with its files and app; callers share one wake.
 
     Answers 202 with the wake and `Retry-After` while it is under way, 200 when it succeeded within
-    `wait` seconds, and the error with which it failed.
+    `wait` seconds, and the error with which it failed. `priority` and `overflow` apply when not
+    all sandboxes can run; without them, those of the policy.
     """
 
     async def perform() -> Response:
         sandbox = await get_sandbox(context, owner)
         record_wake_request(context, sandbox)
-        begun = await context.services.wakes.start(sandbox.id, actor=caller.actor, wait_s=wait)
+        begun = await context.services.wakes.start(
+            sandbox.id,
+            actor=caller.actor,
+            wait_s=wait,
+            priority=None if priority is None else Priority(priority),
+            overflow=None if overflow is None else Overflow(overflow),
+        )
         ended = await context.services.wakes.wait(begun, within_s=wait)
         failure = get_failure(ended) if wait else None
         if failure is not None:

@@ -30,6 +30,8 @@ ActivityName = Literal["intent", "work", "passive"]
 AppName = Literal["none", "starting", "answers", "silent", "crashed", "ended"]
 CauseName = Literal["automatic", "on_request", "outside", "not_found", "not_created"]
 IsolationName = Literal["bubblewrap", "gvisor", "provider"]
+PriorityName = Literal["person", "session", "job", "pool", "warm_up"]
+OverflowName = Literal["evict", "wait", "reject"]
 BadgeName = Literal["green", "blue", "amber", "red", "orange", "gray", "yellow"]
 RegionNames = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\w.-]+(,[\w.-]+)*$")]
 """One region, or several separated by commas, the nearest first."""
@@ -47,7 +49,9 @@ class PolicyRequest(RequestModel):
     `keepSecretFiles` says whether `.env`, `.ssh`, `*.pem` and the like are kept with the other
     files; without it, the setting `keep_secret_files` applies. `previewAccess` says who may see the
     preview, `wakeOnVisit` whether a person who opens it wakes the sandbox, and `previewUse` which
-    requests to it keep the sandbox awake; the default is "interaction".
+    requests to it keep the sandbox awake; the default is "interaction". `priority` and `overflow`
+    say how urgent it is when not all sandboxes can run, and whether it then makes room by pausing
+    others ("evict"), waits in line or is refused.
     """
 
     idle: Literal["fixed", "adaptive"] | None = None
@@ -63,6 +67,8 @@ class PolicyRequest(RequestModel):
     preview_access: Literal["private", "members", "public"] | None = None
     wake_on_visit: bool | None = None
     preview_use: Literal["none", "navigation", "interaction", "all"] | None = None
+    priority: PriorityName | None = None
+    overflow: OverflowName | None = None
 
 
 class CreateSandboxRequest(RequestModel):
@@ -134,12 +140,18 @@ class MismatchRequest(RequestModel):
 
 
 class Waking(ApiModel):
-    """A wake under way: which step, since when, and how long it usually takes in all."""
+    """A wake under way: which step, since when, and how long it usually takes in all.
+
+    `position` is its place in line while it waits for a slot, and `waitMs` how long that takes, if
+    it was measured.
+    """
 
     step: str
     steps: list[str]
     started_at: datetime
     usual_ms: int | None
+    position: int | None
+    wait_ms: int | None
 
 
 class StateTexts(ApiModel):

@@ -216,12 +216,21 @@ def _render_waking(sandbox: Sandbox, now: datetime) -> dict[str, Any] | None:
     mark = sandbox.wake
     if mark is None or mark.step is None:
         steps = [step.value for step in list_steps(WakeMethod.RESUME)]
-        return {"step": steps[0], "steps": steps, "startedAt": sandbox.updated_at, "usualMs": None}
+        return {
+            "step": steps[0],
+            "steps": steps,
+            "startedAt": sandbox.updated_at,
+            "usualMs": None,
+            "position": None,
+            "waitMs": None,
+        }
     return {
         "step": mark.step.value,
         "steps": [step.value for step in list_steps(mark.method)],
         "startedAt": mark.started_at,
         "usualMs": mark.usual_ms,
+        "position": mark.position,
+        "waitMs": mark.wait_ms,
     }
 
 

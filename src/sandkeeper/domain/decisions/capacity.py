@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.owner import OwnerKind
-from sandkeeper.domain.priority import Overflow, Priority
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 
 IN_USE: Final = timedelta(seconds=30)
 """A sandbox that was used more recently is in use and never makes room. Longer lets people wait
-beside sandboxes that nobody uses; shorter takes one away from a person who reads."""
+beside sandboxes that are not used; shorter takes one away from a person who reads."""
+
+MADE_ROOM: Final = "its slot was needed"
+"""In the reason of a pause that made room for another sandbox."""
 
 TURNOVER_WEIGHT: Final = 0.3
 """How much the newest grant counts in the estimate of the time between two."""
@@ -99,14 +102,14 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class SlotDecision:
     """Who gets a slot now, and who waits, in the order in which they are served."""
 
     granted: tuple[Waiter, ...] = ()
     waiting: tuple[Waiter, ...] = ()
 
 
-def decide_admission(waiters: Iterable[Waiter], usage: SlotUsage, limits: Limits) -> Admission:
+def decide_admission(waiters: Iterable[Waiter], usage: SlotUsage, limits: Limits) -> SlotDecision:
     """Return who gets a slot now. One that does not fit lets those behind it pass that do.
 
     ``usage`` is left as it is after the grants.
@@ -119,7 +122,7 @@ def decide_admission(waiters: Iterable[Waiter], usage: SlotUsage, limits: Limits
             granted.append(waiter)
         else:
             waiting.append(waiter)
-    return Admission(tuple(granted), tuple(waiting))
+    return SlotDecision(tuple(granted), tuple(waiting))
 
 
 def order_fairly(waiters: Iterable[Waiter], usage: SlotUsage) -> list[Waiter]:

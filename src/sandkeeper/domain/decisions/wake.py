@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.errors import (
     ProviderAmbiguousError,
     ProviderUnavailableError,
@@ -140,7 +141,8 @@ class Wake:
 
     ``due_at`` is the end of the driver's lease: after it, any replica may continue the wake.
     ``wanted_until`` is how long its most patient caller waits. ``starts_over`` is set by a caller
-    that joined it while the sandbox was no longer coming up.
+    that joined it while the sandbox was no longer coming up. ``priority`` and ``overflow`` are the
+    first caller's, for when not all can run.
     """
 
     id: str
@@ -155,6 +157,8 @@ class Wake:
     may_recreate: bool = True
     wanted_until: datetime | None = None
     starts_over: bool = False
+    priority: Priority | None = None
+    overflow: Overflow | None = None
     steps: tuple[WakeStep, ...] = ()
     receipt: Receipt | None = None
     error_code: str | None = None

@@ -29,6 +29,7 @@ is abstract: catch it, never raise it.
     │   ├── InstanceTakenError          the instance belongs to another record or keeper
     │   ├── SandboxDiskFullError        no space inside for the saved files
     │   ├── SessionLimitError           too many open sessions
+    │   ├── CapacityFullError           as many sandboxes run as may run at a time
     │   ├── SessionExistsError          the conversation already has a session
     │   ├── KeyExistsError              a valid API key has this name
     │   ├── NotADesktopSessionError     only a desktop session has a screen
@@ -52,6 +53,7 @@ is abstract: catch it, never raise it.
     │   │   ├── OutcomeUnknownError     a pause or kill whose reply was lost
     │   │   └── ResumeFailedError       the provider's own 500 to a resume
     │   ├── ProviderRateLimitedError    transient: slow down, ``retry_after_s`` says how much
+    │   ├── ProviderFullError           the provider lets no more run at a time
     │   ├── ProviderUnauthorizedError   configuration: the provider refuses our key
     │   ├── ProviderUnsupportedError    this provider or plan does not support it
     │   │   └── CaptureUnsupportedError its files cannot be captured: too many, or no tools
@@ -109,6 +111,7 @@ from sandkeeper.domain.errors.provider import (
     OutcomeUnknownError,
     ProviderAmbiguousError,
     ProviderError,
+    ProviderFullError,
     ProviderRateLimitedError,
     ProviderRefusedError,
     ProviderUnauthorizedError,
@@ -118,6 +121,7 @@ from sandkeeper.domain.errors.provider import (
 )
 from sandkeeper.domain.errors.refused import (
     BudgetSpentError,
+    CapacityFullError,
     CheckpointExistsError,
     CheckpointLimitError,
     CreditRefusedError,
@@ -167,6 +171,7 @@ __all__ = [
     "AppNotReadyError",
     "BudgetNotFoundError",
     "BudgetSpentError",
+    "CapacityFullError",
     "CaptureUnsupportedError",
     "CheckpointExistsError",
     "CheckpointLimitError",
@@ -197,6 +202,7 @@ __all__ = [
     "PolicyRefusedError",
     "ProviderAmbiguousError",
     "ProviderError",
+    "ProviderFullError",
     "ProviderRateLimitedError",
     "ProviderRefusedError",
     "ProviderUnauthorizedError",

@@ -44,6 +44,13 @@ class ProviderRateLimitedError(ProviderError):
     retryable = True
 
 
+class ProviderFullError(ProviderError):
+    """The provider lets no more sandboxes run at a time."""
+
+    hint = "Wait until one stops, or raise the limit of the plan."
+    retryable = True
+
+
 class ProviderUnauthorizedError(ProviderError):
     """The provider rejected our API key."""
 

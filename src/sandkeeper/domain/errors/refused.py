@@ -78,6 +78,13 @@ class SessionLimitError(RefusedError):
     retryable = True
 
 
+class CapacityFullError(RefusedError):
+    """As many sandboxes run as may run at a time."""
+
+    hint = "Ask again after Retry-After: a place in line is kept for two minutes."
+    retryable = True
+
+
 class SessionExistsError(RefusedError):
     """The other conversation already has a session."""
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from sandkeeper.domain.decisions.capacity import MADE_ROOM
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.domain.texts.presentation import AppHealth, Cause, Truth, format_duration
@@ -70,6 +71,8 @@ def _word(sandbox: Sandbox, truth: Truth) -> tuple[str, str, datetime]:
         return "Asleep", "The provider does not answer: it cannot be woken now.", since
     if silent_since is not None:
         return "Provider unreachable", "Its provider does not answer.", silent_since
+    if truth.is_waking and truth.line is not None:
+        return "Waiting for capacity", f"It is {truth.line}.", since
     if truth.is_waking:
         started_at = sandbox.wake.started_at if sandbox.wake is not None else None
         return "Waking", "A wake is under way.", started_at or sandbox.updated_at
@@ -77,7 +80,7 @@ def _word(sandbox: Sandbox, truth: Truth) -> tuple[str, str, datetime]:
         return _word_running(sandbox, truth)
     sentence = {
         State.STARTING: "It is being created at the provider.",
-        State.PAUSED: _say_paused(truth),
+        State.PAUSED: _say_paused(sandbox, truth),
         State.KILLED: _say_killed(truth),
         State.EXPIRED: "Its lifetime is over. A wake creates a new instance with its files.",
         State.TERMINATED: "It was shut down. A wake creates a new instance with its files.",
@@ -105,7 +108,9 @@ def _word_running(sandbox: Sandbox, truth: Truth) -> tuple[str, str, datetime]:
             return "App not responding", f"Its app stopped answering on port {port}.", down_at
 
 
-def _say_paused(truth: Truth) -> str:
+def _say_paused(sandbox: Sandbox, truth: Truth) -> str:
+    if sandbox.reason.startswith(MADE_ROOM):
+        return "It was paused because its slot was needed."
     match truth.cause:
         case Cause.ON_REQUEST:
             return "It was paused on request."

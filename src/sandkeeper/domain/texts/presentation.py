@@ -170,6 +170,8 @@ class Truth:
     cause: Cause = Cause.AUTOMATIC
     app: AppHealth = AppHealth.NONE
     is_waking: bool = False
+    line: str | None = None
+    """The place in line of a wake that waits for a slot."""
     exit_code: int | None = None
     provider_down_since: datetime | None = None
     idle_timeout_s: float | None = 180.0
@@ -194,12 +196,28 @@ def find_truth(
         cause=_find_cause(sandbox) if state is sandbox.state else Cause.OUTSIDE,
         app=_find_app_health(sandbox),
         is_waking=sandbox.is_waking(now),
+        line=_find_line(sandbox),
         exit_code=sandbox.run.app_exit_code,
         provider_down_since=provider_down_since if sandbox.state.is_live else None,
         idle_timeout_s=compute_idle_timeout_s(sandbox),
         lifetime_s=sandbox.policy.lifetime_s,
         ends_at=_find_early_end(sandbox),
     )
+
+
+def word_line(position: int, wait_s: float | None) -> str:
+    """Return a place in line, and how long it takes if that was measured."""
+    is_teen = 10 < position % 100 < 14
+    ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(position % 10, "th")
+    about = "" if wait_s is None else f", about {format_duration(max(1.0, wait_s))}"
+    return f"{position}{ending} in line{about}"
+
+
+def _find_line(sandbox: Sandbox) -> str | None:
+    mark = sandbox.wake
+    if mark is None or mark.step is None or mark.position is None:
+        return None
+    return word_line(mark.position, None if mark.wait_ms is None else mark.wait_ms / 1000)
 
 
 def find_shown_state(sandbox: Sandbox, *, is_provider_down: bool) -> State:
@@ -216,6 +234,8 @@ def word_truth(truth: Truth) -> Presentation:
     since = truth.provider_down_since
     if since is not None:
         return _word_provider_down(truth, since)
+    if truth.is_waking and truth.line is not None:
+        return replace(WAKING, label="Waiting for capacity", caption=f"It is {truth.line}.")
     if truth.is_waking:
         return WAKING
     choose = {

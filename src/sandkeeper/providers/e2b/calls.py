@@ -17,7 +17,7 @@ from sandkeeper.common.tracing import TRACING
 from sandkeeper.domain.breaker import Breaker
 from sandkeeper.domain.errors import ProviderRateLimitedError, SandkeeperError
 from sandkeeper.providers.acting_claim import check_deadline
-from sandkeeper.providers.e2b.mapping import ERRORS, Verdict, judge, read_words
+from sandkeeper.providers.e2b.mapping import ERRORS, Verdict, judge, read_limit, read_words
 from sandkeeper.providers.rate_limit import RateLimiter
 
 T = TypeVar("T")
@@ -147,6 +147,8 @@ class Calls:
             seconds = QUIET_S if reply is None else reply.retry_after_s or QUIET_S
             self._rate_limiter.keep_quiet(seconds)
             fields["retry_after_s"] = seconds
+        if verdict is Verdict.FULL:
+            fields["limit"] = read_limit(words)
         if verdict is Verdict.AMBIGUOUS:
             text = "" if reply is None else reply.text[:500]
             log.warning("provider_answer_not_understood", error=detail, text=text, **fields)

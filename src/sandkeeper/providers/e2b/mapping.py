@@ -6,6 +6,7 @@ version has one that is missing here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -17,6 +18,7 @@ from e2b import exceptions as sdk
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderAmbiguousError,
+    ProviderFullError,
     ProviderRateLimitedError,
     ProviderRefusedError,
     ProviderUnauthorizedError,
@@ -40,6 +42,8 @@ class Verdict(StrEnum):
     UNREACHABLE = "unreachable"
     #: Too many requests. Nothing was done.
     RATE_LIMITED = "rate_limited"
+    #: As many sandboxes run as the plan allows at a time. Nothing was done.
+    FULL = "full"
     #: The key is wrong or does not allow this: a configuration problem.
     UNAUTHORIZED = "unauthorized"
     #: The request was understood and refused. The same request will fail again.
@@ -120,6 +124,11 @@ NOT_RUNNING_WORDS = (
 PORT_CLOSED_WORDS = ("port is not open",)
 
 
+#: How the limit of a plan is told from the limit of requests, which has the same status. The number
+#: is how many may run.
+FULL_WORDS = re.compile(r"concurrent\b.*?\bsandbox(?:es)?\b(?:\D*(\d+))?", re.IGNORECASE)
+
+
 def judge(error: BaseException) -> tuple[Verdict, HttpReply | None]:
     """Return what this error means, and the HTTP reply behind it if there was one.
 
@@ -133,12 +142,20 @@ def judge(error: BaseException) -> tuple[Verdict, HttpReply | None]:
         if reply.status == 404 and not reply.has_own_words:
             return Verdict.AMBIGUOUS, reply
         return STATUSES.get(reply.status, Verdict.AMBIGUOUS), reply
+    if verdict is Verdict.RATE_LIMITED and FULL_WORDS.search(read_words(error)):
+        return Verdict.FULL, reply
     if type(error) is sdk.TimeoutException:
         words = read_words(error).lower()
         is_closed_port = any(text in words for text in PORT_CLOSED_WORDS)
         if not is_closed_port and any(text in words for text in NOT_RUNNING_WORDS):
             return Verdict.NOT_RUNNING, reply
     return verdict, reply
+
+
+def read_limit(words: str) -> int | None:
+    """Return how many sandboxes the plan allows, if a refusal says it."""
+    found = FULL_WORDS.search(words)
+    return None if found is None or found[1] is None else int(found[1])
 
 
 def read_words(error: BaseException) -> str:
@@ -154,6 +171,7 @@ ERRORS: Mapping[Verdict, type[SandkeeperError]] = {
     Verdict.NOT_RUNNING: WrongStateError,
     Verdict.UNREACHABLE: ProviderUnavailableError,
     Verdict.RATE_LIMITED: ProviderRateLimitedError,
+    Verdict.FULL: ProviderFullError,
     Verdict.UNAUTHORIZED: ProviderUnauthorizedError,
     Verdict.REFUSED: ProviderRefusedError,
     Verdict.UNSUPPORTED: ProviderUnsupportedError,

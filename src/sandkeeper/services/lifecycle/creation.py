@@ -34,6 +34,7 @@ from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.tenant import find_tenant
 from sandkeeper.providers.base import Instance
 from sandkeeper.providers.observations import observe_instance
+from sandkeeper.services.capacity.line import Line
 from sandkeeper.services.costs.budgets import Budgets
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims, without_claim
@@ -73,7 +74,9 @@ class Creation:
         instances: InstanceFactory,
         starter: AppStarter,
         budgets: Budgets,
+        line: Line,
     ) -> None:
+        self._line = line
         self._store = deps.store
         self._claims = claims
         self._providers = deps.providers
@@ -102,11 +105,14 @@ class Creation:
     ) -> Created:
         """Create the sandbox of an owner that had none a moment ago, as `create` does.
 
-        If another caller was faster, return its sandbox.
+        If another caller was faster, return its sandbox. Where not all can run, it waits for a slot
+        first, before there is a record.
         """
         owner.check_name()
         sandbox = self._draft(owner, launch, policy, actor)
         self._budgets.check_new(sandbox.tenant)
+        await self._line.admit(sandbox)
+        sandbox = self._date(sandbox)
         event = SandboxCreated(
             sandbox_id=sandbox.id,
             owner=owner,
@@ -118,6 +124,7 @@ class Creation:
         try:
             held = await self._store.sandboxes.insert(sandbox, [event])
         except SandboxExistsError:
+            await self._line.give_back(sandbox)
             return Created(await self._store.sandboxes.get_by_owner(owner), is_new=False)
         except (StoreUnavailableError, asyncio.CancelledError):
             # The record may have been written all the same; then the sweep creates its instance.
@@ -149,7 +156,7 @@ class Creation:
         now = to_ms(self._clock())
         wanted = launch.region.split(",") if launch.region else ()
         provider = self._providers.choose(*wanted)
-        sandbox = Sandbox(
+        return Sandbox(
             id=f"sb-{secrets.token_hex(8)}",
             owner=owner,
             provider=provider.name,
@@ -162,8 +169,13 @@ class Creation:
             tenant=find_tenant(launch, metadata_key=self._tenant_key),
             reason="creation was asked for",
             actor=actor,
-            claim=self._claims.new_claim(ClaimKind.CREATE),
         )
+
+    def _date(self, draft: Sandbox) -> Sandbox:
+        """Return the record as it is written now: it may have waited for its slot."""
+        now = to_ms(self._clock())
+        claim = self._claims.new_claim(ClaimKind.CREATE)
+        sandbox = replace(draft, created_at=now, updated_at=now, state_since=now, claim=claim)
         return sandbox.evolve(next_check_at=find_next_check_at(sandbox))
 
     async def _create(self, held: Sandbox, *, actor: str) -> Sandbox:

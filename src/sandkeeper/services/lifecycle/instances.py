@@ -11,11 +11,10 @@ from sandkeeper.domain.errors import (
 )
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.providers.base import CreateSpec, Instance, OwnershipMetadata
+from sandkeeper.services.capacity.slots import Slots
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.lifecycle import compute_timeout_s
 from sandkeeper.services.lifecycle.lost_creations import find_instances
-
-DEFAULT_TEMPLATE = "base"
 
 # Errors that prove that no instance was created and none will be.
 DEFINITIVE = (ProviderRefusedError, ProviderUnauthorizedError, ProviderUnsupportedError)
@@ -24,7 +23,8 @@ DEFINITIVE = (ProviderRefusedError, ProviderUnauthorizedError, ProviderUnsupport
 class InstanceFactory:
     """Create instances that carry the keeper's ownership metadata."""
 
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, slots: Slots) -> None:
+        self._slots = slots
         self._providers = deps.providers
         self._keeper_id = deps.keeper_id
 
@@ -40,13 +40,14 @@ class InstanceFactory:
     async def create(self, held: Sandbox) -> Instance:
         """Create an instance; if only the reply was lost, return the one that was created."""
         provider = self._providers.get(held)
-        try:
-            return await provider.create(self._spec(held))
-        except (ProviderUnavailableError, ProviderAmbiguousError):
-            found = await find_instances(provider, held)
-            if not found:
-                raise
-            return found[0]
+        async with self._slots.hold(held):
+            try:
+                return await provider.create(self._spec(held))
+            except (ProviderUnavailableError, ProviderAmbiguousError):
+                found = await find_instances(provider, held)
+                if not found:
+                    raise
+                return found[0]
 
     def _spec(self, sandbox: Sandbox) -> CreateSpec:
         launch = sandbox.launch
@@ -58,7 +59,7 @@ class InstanceFactory:
                 owner_id=sandbox.owner.id,
                 generation=sandbox.generation,
             ),
-            template=launch.template or DEFAULT_TEMPLATE,
+            template=launch.template_name,
             timeout_s=compute_timeout_s(sandbox),
             env=launch.env,
             metadata=launch.metadata,

@@ -51,6 +51,7 @@ from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.activity.buffer import ActivityBuffer
+from sandkeeper.services.capacity.slots import Slots
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.before_stop import (
     BeforePause,
@@ -105,6 +106,7 @@ class Lifecycle:
         observations: Observations,
         activities: ActivityBuffer,
         health: HealthMonitor,
+        slots: Slots,
         *,
         before_pause: BeforePause = nothing_before_pause,
     ) -> None:
@@ -115,6 +117,7 @@ class Lifecycle:
         self._batched = BatchedRecords(observations)
         self._activities = activities
         self._health = health
+        self._slots = slots
         self._metrics = deps.metrics
         self._clock = deps.clock
         self._before_stop = BeforeStop(deps, claims, before_pause)
@@ -288,7 +291,7 @@ class Lifecycle:
         provider = self._providers.get(paused)
         reason = "activity arrived during the pause"
         try:
-            async with self._claims.hold(paused.id, ClaimKind.WAKE) as held:
+            async with self._claims.hold(paused.id, ClaimKind.WAKE) as held, self._slots.hold(held):
                 if held.state is not State.PAUSED:
                     return None
                 connecting = provider.connect(

@@ -12,7 +12,7 @@ correction goes through `observations.record`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from sandkeeper.domain.decisions.capacity import Place
 from sandkeeper.domain.errors import (
     InstanceGoneError,
     ProviderError,
@@ -31,7 +32,7 @@ from sandkeeper.domain.observe.clock_bounds import has_future_time
 from sandkeeper.domain.observe.observation import Observation, ObservedStatus, Source
 from sandkeeper.domain.observe.transitions import StateChange, absorb
 from sandkeeper.domain.sandbox import Sandbox
-from sandkeeper.providers.base import EventKind, Instance, Provider
+from sandkeeper.providers.base import EventKind, Instance, InstanceState, Provider
 from sandkeeper.providers.observations import observe_instance
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.observe.adoption import Adoption
@@ -176,10 +177,22 @@ class Reconciliation:
         )
         await check()
         await self._get_missing(provider, ended, listed, report, dry_run=dry_run)
+        if report.complete and not dry_run:
+            await self._count_unrecorded(provider, unknown)
         for kind, count in report.counts.items():
             if kind in DRIFTS and not dry_run:
                 self._metrics.drift.labels(kind).inc(count)
         return report
+
+    async def _count_unrecorded(self, provider: Provider, unknown: Sequence[Instance]) -> None:
+        """Note how many run in this account without being a record's: they take room too."""
+        tags = [one.tag for one in unknown if one.state is InstanceState.RUNNING]
+        own = [tag for tag in tags if tag is not None and tag.keeper == provider.keeper]
+        await self._store.slots.note_unrecorded(
+            Place(provider.name, provider.region),
+            unknown=len(tags) - len(own),
+            tagged=[(tag.sandbox_id, tag.generation) for tag in own],
+        )
 
     async def _list(self, provider: Provider, report: ReconcileReport) -> dict[str, Instance]:
         listed: dict[str, Instance] = {}

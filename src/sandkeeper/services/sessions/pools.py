@@ -27,6 +27,7 @@ from sandkeeper.domain.decisions.pool import (
     make_member,
 )
 from sandkeeper.domain.errors import (
+    CapacityFullError,
     InvalidRequestError,
     ProviderAmbiguousError,
     SandboxExistsError,
@@ -248,6 +249,8 @@ class Pools:
             for error in errors:
                 if not isinstance(error, SandkeeperError):
                     raise error
+            if any(isinstance(error, CapacityFullError) for error in errors):
+                return created, 0  # Nothing is wrong with it; a later pass finds room.
             if errors:
                 await self._record_failure(pool, errors[0])
                 return created, len(errors)

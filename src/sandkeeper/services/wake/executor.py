@@ -47,6 +47,7 @@ from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.domain.texts.presentation import JOB_TEXTS
 from sandkeeper.providers.base import Instance, InstanceState
 from sandkeeper.providers.observations import observe_instance
+from sandkeeper.services.capacity.slots import Slots
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.claims import Claims
 from sandkeeper.services.lifecycle.instances import DEFINITIVE, InstanceFactory
@@ -79,6 +80,7 @@ class WakeExecutor:
         claims: Claims,
         observations: Observations,
         instances: InstanceFactory,
+        slots: Slots,
         receipts: WakeFileRestorer,
         apps: AppRunner,
     ) -> None:
@@ -87,6 +89,7 @@ class WakeExecutor:
         self._claims = claims
         self._observations = observations
         self._instances = instances
+        self._slots = slots
         self._receipts = receipts
         self._apps = apps
         self._clock = deps.clock
@@ -279,7 +282,7 @@ class WakeExecutor:
         timeout_s = compute_timeout_s(sandbox)
         step = StepName.REBOOTING if reboot else StepName.RESUMING
         method = WakeMethod.REBOOT if reboot else WakeMethod.RESUME
-        async with run.step(step, method):
+        async with self._slots.hold(sandbox), run.step(step, method):
             try:
                 instance = await provider.connect(
                     sandbox.instance_id,
@@ -380,12 +383,15 @@ class WakeExecutor:
 
     async def _recreate(self, run: WakeProgress, sandbox: Sandbox) -> Sandbox:
         """Create an instance in place of one that ended, or of one whose creation got no answer."""
-        is_first = sandbox.state is State.STARTING and not sandbox.last_end.recreated
+        is_begun = sandbox.state is State.STARTING
+        await self._slots.reserve(sandbox, generation=sandbox.generation + (not is_begun))
+        is_first = is_begun and not sandbox.last_end.recreated
         method = WakeMethod.NOTHING if is_first else WakeMethod.RECREATE
         async with run.step(StepName.RECREATING, method):
             if sandbox.state is not State.STARTING:
                 sandbox = await self._begin_generation(run)
             if sandbox.state is not State.STARTING:
+                await self._slots.give_back(sandbox.id, sandbox.generation + 1)
                 return sandbox
             run.record.remember(sandbox)
             instance = await self._instances.obtain(sandbox)

@@ -11,7 +11,14 @@ from datetime import datetime, timedelta
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
 from sandkeeper.domain.errors import SandkeeperError
 from sandkeeper.domain.events import Event, WakeProgressed
-from sandkeeper.domain.receipt import FILES_NOT_SAVED, Receipt, StepName, WakeMethod, WakeSummary
+from sandkeeper.domain.receipt import (
+    FILES_NOT_SAVED,
+    Receipt,
+    StepName,
+    WakeMethod,
+    WakeSummary,
+    list_steps,
+)
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.providers.acting_claim import check_deadline
@@ -24,6 +31,7 @@ OnStep = Callable[[Wake, StepName], Awaitable[None]]
 LAST_WORD = timedelta(seconds=1)
 
 FINISHED = "finished"
+WAITING = "waiting_for_capacity"
 
 
 async def nothing_on_step(_wake: Wake, _step: StepName) -> None:
@@ -161,6 +169,24 @@ class WakeProgress:
         with self._ending(error):
             await self._write(None, None, reason=error.message if error else "", change=change)
         return self.wake
+
+    async def show_line(
+        self, method: WakeMethod, position: int | None, wait_s: float | None = None
+    ) -> None:
+        """Show where in line the wake waits for a slot, before its first step; None if no more."""
+        step = list_steps(method)[0]
+        self.wake = self.wake.evolve(method=method, updated_at=self._clock())
+        wait_ms = None if wait_s is None else round(wait_s * 1000)
+
+        def place(fresh: Sandbox) -> tuple[Sandbox, Sequence[Event]]:
+            shown = self._show(fresh, step, None)
+            assert shown.wake is not None
+            mark = replace(shown.wake, position=position, wait_ms=wait_ms)
+            words = "waits for a slot" if position is None else f"number {position} in line"
+            waits = self._event(fresh, WAITING, StepOutcome.RUNNING.value, words)
+            return shown.evolve(wake=mark), [waits]
+
+        await self.record.write(place, wake=self.wake, now=self.wake.updated_at)
 
     @contextmanager
     def finish_with(self, record: Sandbox) -> Iterator[PendingStep]:

@@ -22,11 +22,13 @@ import structlog
 
 from sandkeeper.domain import errors
 from sandkeeper.domain.clock import to_ms
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.decisions.wake import ATTEMPTS_MAX, Wake, WakeStatus
 from sandkeeper.domain.events import Event
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
+from sandkeeper.services.capacity.line import Line
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.contract import FILES_ACTOR
 from sandkeeper.services.lifecycle.claims import Claims
@@ -35,6 +37,7 @@ from sandkeeper.services.wake.executor import WakeExecutor
 from sandkeeper.services.wake.file_restore import WakeFileRestorer
 from sandkeeper.services.wake.progress import OnStep, WakeProgress, change_nothing, nothing_on_step
 from sandkeeper.services.wake.record_writer import WakeTakenOverError
+from sandkeeper.services.wake.slot_wait import wait_for_slot
 from sandkeeper.store import Store
 from sandkeeper.telemetry import name_owner
 
@@ -73,7 +76,10 @@ NOT_RETRIED = (
     errors.ProviderRefusedError,
     errors.InvalidSettingsError,
     errors.SandboxNotFoundError,
+    errors.CapacityFullError,
 )
+# Nothing was done to the sandbox, or it runs.
+HARMLESS = (errors.AppNotReadyError, errors.WrongStateError, errors.CapacityFullError)
 UNREACHABLE = (
     errors.ProviderUnavailableError,
     errors.ProviderRateLimitedError,
@@ -129,6 +135,7 @@ class Wakes:
         executor: WakeExecutor,
         receipts: WakeFileRestorer,
         after_resume: AfterResume,
+        line: Line,
         *,
         on_step: OnStep = nothing_on_step,
     ) -> None:
@@ -140,6 +147,7 @@ class Wakes:
         after_resume.on_outdated_app(self._restart_app)
         self._metrics = deps.metrics
         self._clock = deps.clock
+        self._line = line
         self._pause_s = deps.settings.wake_retry_s
         self._lease_s = deps.settings.wake_lease_s
         self._on_step = on_step
@@ -155,6 +163,8 @@ class Wakes:
         may_recreate: bool = True,
         wake_id: str | None = None,
         wait_s: float = 0,
+        priority: Priority | None = None,
+        overflow: Overflow | None = None,
     ) -> Wake:
         """Return the sandbox's wake, started now or before; for a known `wake_id`, that wake.
 
@@ -174,6 +184,8 @@ class Wakes:
             due_at=self._lease_end(),
             may_recreate=may_recreate,
             wanted_until=now + timedelta(seconds=wait_s) if wait_s else None,
+            priority=priority,
+            overflow=overflow,
         )
         for _ in range(RACES_MAX):
             wake, is_new = await self._store.wakes.begin(asked, driver=self._claims.replica)
@@ -267,13 +279,12 @@ class Wakes:
         lease = DriverLease(wake, self._store, self._lease_end)
         renewal = asyncio.create_task(self._renew(lease, asyncio.current_task()))
         try:
-            async with self._places:
-                error = await self._run_attempts_safely(run, lease)
-                ended = (
-                    run.wake
-                    if run.wake.is_over
-                    else await run.finish(error, change=_mark_app_down(error, self._clock()))
-                )
+            error = await self._run_in_turn(run, lease)
+            ended = (
+                run.wake
+                if run.wake.is_over
+                else await run.finish(error, change=_mark_app_down(error, self._clock()))
+            )
         except WakeTakenOverError:
             log.warning("wake_left_to_another", wake_id=wake.id, sandbox_id=wake.sandbox_id)
             return await self._store.wakes.find(wake.id) or run.wake
@@ -315,6 +326,20 @@ class Wakes:
                 if driver is not None:
                     driver.cancel()
                 return
+
+    async def _run_in_turn(
+        self, run: WakeProgress, lease: DriverLease
+    ) -> errors.SandkeeperError | None:
+        """Do as `_run_attempts`. While it waits for a slot it holds neither place nor claim."""
+        while True:
+            async with self._places:
+                error = await self._run_attempts_safely(run, lease)
+            if not isinstance(error, errors.CapacityFullError):
+                return error
+            try:
+                await wait_for_slot(run, self._line, self._store)
+            except errors.CapacityFullError as refused:
+                return refused
 
     async def _run_attempts_safely(
         self, run: WakeProgress, lease: DriverLease
@@ -423,7 +448,7 @@ class Wakes:
         elif isinstance(error, UNREACHABLE):
             message = PROVIDER_AWAY if _is_provider_away(error) else None
             raised = errors.SandboxUnreachableError(message, cause=error.code, detail=error.message)
-        if isinstance(error, (errors.AppNotReadyError, errors.WrongStateError)):
+        if isinstance(error, HARMLESS):
             return raised
         with contextlib.suppress(errors.SandkeeperError):
             is_gone = await self._executor.record_unreachable(run)

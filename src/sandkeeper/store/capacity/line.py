@@ -7,7 +7,7 @@ there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -24,12 +24,13 @@ from sandkeeper.domain.decisions.capacity import (
     choose_victims,
     decide_admission,
 )
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.owner import OwnerKind
-from sandkeeper.domain.priority import Overflow, Priority
 from sandkeeper.domain.sandbox import Sandbox
 from sandkeeper.domain.states import State
 from sandkeeper.store.capacity.slots import (
     Slot,
+    SlotStore,
     is_at,
     lock_place,
     note_probe,
@@ -59,10 +60,10 @@ _S, _P, _W, _B = SLOTS.c, PLACES.c, WAITERS.c, SANDBOXES.c
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ServedLine:
     """What one pass over the line decided for those who wait in this process.
 
-    ``positions`` begin at 1. ``victims`` make room, and nobody else tries them meanwhile.
+    ``positions`` begin at 1. ``victims`` make room, and no other process tries them until then.
     """
 
     granted: frozenset[str] = frozenset()
@@ -74,8 +75,9 @@ class Turn:
 class LineStore:
     """Reads and writes of the line."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, slots: SlotStore) -> None:
         self._database = database
+        self._slots = slots
 
     async def join(self, waiter: Waiter, *, now: datetime) -> Waiter | None:
         """Return the request as it waits, at the place it had before; None if the line is full."""
@@ -92,26 +94,27 @@ class LineStore:
             found = select(WAITERS).where(_W.key == waiter.key)
             return _read((await connection.execute(found)).mappings().one())
 
-    async def leave(self, key: str) -> None:
-        """End the wait."""
+    async def step_aside(self, key: str, *, now: datetime) -> None:
+        """Let others pass at once; the place is kept for a while."""
         async with self._database.writing() as connection:
-            await connection.execute(delete(WAITERS).where(_W.key == key))
+            passed = update(WAITERS).where(_W.key == key)
+            await connection.execute(passed.values(seen_at=now - SEEN))
 
     async def serve(
         self,
         place: Place,
         limits: Limits,
         *,
-        mine: Mapping[str, str],
+        mine: Mapping[str, Slot],
         until: datetime,
         evict_until: datetime,
         now: datetime,
-    ) -> Turn:
-        """Give free slots to those of ``mine`` (tokens by key) whose turn it is.
+    ) -> ServedLine:
+        """Give free slots to those of ``mine`` (by key) whose turn it is.
 
         Those of other processes keep the slots that are theirs by the order.
         """
-        async with self._database.writing() as connection:
+        async with self._slots.turn, self._database.writing() as connection:
             status = await lock_place(connection, self._database, place)
             await self._show_signs_of_life(connection, mine, now)
             waiters = await _list(connection, place, now)
@@ -121,9 +124,8 @@ class LineStore:
             decision = decide_admission(waiters, usage, tight)
             granted = [one for one in decision.granted if one.key in mine]
             for one in granted:
-                await write_slot(
-                    connection, self._database, _make_slot(one, mine, until), now=now, where=true()
-                )
+                slot = replace(mine[one.key], reserved_until=until)
+                await write_slot(connection, self._database, slot, now=now, where=true())
             every_ms = status.grant_every_ms
             if granted:
                 keys = self._database.in_list(_W.key, [one.key for one in granted])
@@ -140,7 +142,7 @@ class LineStore:
             )
         order = [*decision.granted, *decision.waiting]
         left = [one for one in order if one not in granted]
-        return Turn(
+        return ServedLine(
             frozenset(one.key for one in granted),
             {one.key: number for number, one in enumerate(left, 1) if one.key in mine},
             victims,
@@ -248,18 +250,6 @@ async def _list(connection: AsyncConnection, place: Place, now: datetime) -> lis
     alive = _W.seen_at > now - SEEN
     statement = select(WAITERS).where(is_at(_W, place), alive).order_by(_W.since).limit(LINE_MAX)
     return [_read(row) for row in (await connection.execute(statement)).mappings()]
-
-
-def _make_slot(waiter: Waiter, mine: Mapping[str, str], until: datetime) -> Slot:
-    return Slot(
-        waiter.sandbox_id,
-        waiter.generation,
-        waiter.place,
-        waiter.template,
-        waiter.tenant,
-        token=mine[waiter.key],
-        reserved_until=until,
-    )
 
 
 _NAMES: Final = ("key", "sandbox_id", "generation", "template", "tenant", "since")

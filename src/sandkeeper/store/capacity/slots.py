@@ -7,6 +7,7 @@ trigger on the sandboxes makes a slot live when the record runs, and removes it 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -87,16 +88,19 @@ class SlotStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.turn = asyncio.Lock()
+        """Of one process, one transaction at a time asks for the lock of a place: many would wait
+        in the database, each with a connection, for longer than a statement may."""
 
     async def reserve(
         self, slot: Slot, limits: Limits, *, seen_after: datetime, now: datetime
     ) -> bool:
-        """Reserve the slot if it fits and nobody waits for one; return whether it is reserved.
+        """Reserve the slot if it fits and no request waits; return whether it is reserved.
 
         Those in line count if they gave a sign of life after ``seen_after``. A slot that this
         sandbox has already is reserved again.
         """
-        async with self._database.writing() as connection:
+        async with self.turn, self._database.writing() as connection:
             status = await lock_place(connection, self._database, slot.place)
             tight = status.tighten(limits, now)
             here = is_at(_S, slot.place)
@@ -171,7 +175,7 @@ class SlotStore:
 
     async def learn(self, place: Place, limit: int | None, *, now: datetime) -> int:
         """Remember how many the provider lets run; without a number, what runs now."""
-        async with self._database.writing() as connection:
+        async with self.turn, self._database.writing() as connection:
             status = await lock_place(connection, self._database, place)
             if limit is None:
                 live = select(func.count()).select_from(SLOTS).where(is_at(_S, place), _S.live)
@@ -198,7 +202,7 @@ class SlotStore:
     ) -> int:
         """Note how many run there without a slot; those ``tagged`` count if they have none."""
         key = tuple_(_S.sandbox_id, _S.generation)
-        async with self._database.writing() as connection:
+        async with self.turn, self._database.writing() as connection:
             await lock_place(connection, self._database, place)
             known = 0
             if tagged:

@@ -14,6 +14,7 @@ import orjson
 
 from sandkeeper.common.log_names import LOG_NAMES
 from sandkeeper.domain.activity import ActivityClass
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.gateway.addresses import find_preview_name, is_named_by_id
 from sandkeeper.domain.observe.observation import ObservedStatus
 from sandkeeper.domain.owner import Owner, OwnerKind
@@ -150,6 +151,10 @@ def _policy(values: dict[str, Any]) -> Policy:
         values["preview_access"] = PreviewAccess(values["preview_access"])
     if "preview_use" in values:
         values["preview_use"] = PreviewUse(values["preview_use"])
+    if values.get("priority") is not None:
+        values["priority"] = Priority(values["priority"])
+    if values.get("overflow") is not None:
+        values["overflow"] = Overflow(values["overflow"])
     return Policy(**values)
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, bindparam, case, insert, literal, or_, sel
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sandkeeper.domain.decisions.priority import Overflow, Priority
 from sandkeeper.domain.decisions.wake import StepOutcome, Wake, WakeStatus, WakeStep
 from sandkeeper.domain.errors import VersionConflictError
 from sandkeeper.domain.receipt import StepName, WakeMethod, parse_receipt, render_receipt
@@ -179,6 +180,8 @@ def _row(wake: Wake) -> dict[str, Any]:
     return row | {
         "status": wake.status.value,
         "method": wake.method.value if wake.method else None,
+        "priority": wake.priority.value if wake.priority else None,
+        "overflow": wake.overflow.value if wake.overflow else None,
         "steps": orjson.dumps([_step_row(step) for step in wake.steps]).decode(),
         "receipt": orjson.dumps(render_receipt(receipt)).decode() if receipt else None,
     }
@@ -188,6 +191,8 @@ def _from_row(row: Mapping[Any, Any]) -> Wake:
     found = {name: row[name] for name in Wake.__slots__}
     found["status"] = WakeStatus(found["status"])
     found["method"] = WakeMethod(found["method"]) if found["method"] else None
+    found["priority"] = Priority(found["priority"]) if found["priority"] else None
+    found["overflow"] = Overflow(found["overflow"]) if found["overflow"] else None
     found["steps"] = tuple(_step(one) for one in orjson.loads(found["steps"]))
     if found["receipt"]:
         found["receipt"] = parse_receipt(orjson.loads(found["receipt"]))

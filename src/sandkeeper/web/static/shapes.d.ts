@@ -26,6 +26,9 @@ export interface Waking {
   startedAt: string | null;
   /** The usual duration of such a wake. */
   usualMs: number | null;
+  /** The place in line while it waits for a slot, and how long that takes if it was measured. */
+  position: number | null;
+  waitMs: number | null;
 }
 
 /** What a wake kept, restored and lost. `lost` lists at most 100 paths. */

@@ -1,8 +1,8 @@
 """What runs or may run at each provider, kept by triggers, and what waits for it.
 
-A row of ``slots`` is live while the record says RUNNING or UNKNOWN. It is reserved while a start is
-under way. It is removed when it is neither: so no statement can forget what runs, whoever started
-it, and an older version counts as well.
+A row of ``slots`` is live while the record says RUNNING or UNKNOWN, and reserved while a start is
+under way. It is removed when it is neither. So no statement can forget what runs, and an older
+version counts as well.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0024"
-down_revision = "0023"
+down_revision = "0028"
 branch_labels = None
 depends_on = None
 

@@ -38,4 +38,4 @@ PRIORITY_OF_OWNER: Final = {
 """The priority of a request that names none."""
 
 NEVER_WAITS: Final = frozenset({Priority.POOL, Priority.WARM_UP})
-"""What nobody waits for yet: without a free slot it is left out, unless the request says else."""
+"""What no caller waits for yet: it is left out if no slot is free, unless the request says else."""

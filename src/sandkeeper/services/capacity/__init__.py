@@ -1,0 +1,1 @@
+"""How many sandboxes run: slots, and the line of those who wait for one."""
