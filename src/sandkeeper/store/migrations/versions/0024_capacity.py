@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0024"
-down_revision = "0028"
+down_revision = "0029"
 branch_labels = None
 depends_on = None
 
