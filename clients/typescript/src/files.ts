@@ -1,7 +1,7 @@
 // The kept files of one sandbox, available in every state of the sandbox.
 
 import type { Connection } from "./connection.js";
-import type { Capture, FileEdit, KeptFile, Page } from "./types.js";
+import type { Capture, Checkpoint, FileDiff, FileEdit, FileVersion, KeptFile, Page, PathChange, Restored } from "./types.js";
 
 export class Files {
   readonly #connection: Connection;
@@ -13,16 +13,38 @@ export class Files {
   }
 
   /** Return all kept files with this prefix, sorted by path. */
-  async list(prefix = "", options: { version?: number } = {}): Promise<KeptFile[]> {
-    const found: KeptFile[] = [];
-    let cursor: string | null = null;
-    do {
-      const query = { prefix, version: options.version, cursor };
-      const page: Page<KeptFile> = await this.#connection.request("GET", `${this.#path}/files`, { query });
-      found.push(...page.items);
-      cursor = page.nextCursor;
-    } while (cursor !== null);
-    return found;
+  list(prefix = "", options: { version?: number } = {}): Promise<KeptFile[]> {
+    return this.#all("files", { prefix, version: options.version });
+  }
+
+  /** Return the versions that are still kept, newest first; with `named`, checkpoints only. */
+  versions(options: { named?: boolean } = {}): Promise<FileVersion[]> {
+    return this.#all("versions", { named: options.named ?? false });
+  }
+
+  /** Return the paths that differ from another version, or from the one saved before it. */
+  diff(version: number, options: { against?: number } = {}): Promise<PathChange[]> {
+    return this.#all(`versions/${version}/diff`, options);
+  }
+
+  /** Compare one file of a version with another one, or with the one saved before it. */
+  diffFile(path: string, version: number, options: { against?: number } = {}): Promise<FileDiff> {
+    return this.#connection.request("GET", `${this.#path}/versions/${version}/diff/${encodePath(path)}`, { query: options });
+  }
+
+  /** Restore a file, a folder, or all files as they were; the present ones are saved first. */
+  restore(version: number, path = ""): Promise<Restored> {
+    return this.#connection.request("POST", `${this.#path}/restore`, { body: { version, path } });
+  }
+
+  /** Name a version, which keeps it; without `version`, the files as they are now. */
+  checkpoint(name: string, options: { version?: number } = {}): Promise<Checkpoint> {
+    return this.#connection.request("POST", `${this.#path}/checkpoints`, { body: { name, ...options } });
+  }
+
+  /** Remove a checkpoint's name; its version is pruned like all others from then on. */
+  async deleteCheckpoint(name: string): Promise<void> {
+    await this.#connection.send("DELETE", `${this.#path}/checkpoints/${encodeURIComponent(name)}`);
   }
 
   /** Return a kept file's content. */
@@ -63,7 +85,22 @@ export class Files {
     return this.#connection.request("PUT", `${this.#path}/archive`, { content, query: options });
   }
 
-  #of(path: string): string {
-    return `${this.#path}/files/${path.split("/").map(encodeURIComponent).join("/")}`;
+  async #all<T>(what: string, query: Record<string, string | number | boolean | undefined>): Promise<T[]> {
+    const found: T[] = [];
+    let cursor: string | null = null;
+    do {
+      const page: Page<T> = await this.#connection.request("GET", `${this.#path}/${what}`, { query: { ...query, cursor } });
+      found.push(...page.items);
+      cursor = page.nextCursor;
+    } while (cursor !== null);
+    return found;
   }
+
+  #of(path: string): string {
+    return `${this.#path}/files/${encodePath(path)}`;
+  }
+}
+
+function encodePath(path: string): string {
+  return path.split("/").map(encodeURIComponent).join("/");
 }

@@ -5,7 +5,7 @@ import { SandkeeperError, WakeTimedOutError } from "./errors.js";
 import { Files } from "./files.js";
 import { Lease, type SandboxClass } from "./leases.js";
 import { readEvents, type StreamOptions } from "./streams.js";
-import type { Activity, AppLog, Change, CreateSandbox, Explanation, LeaseInfo, Page, SdkConnection, Status, StreamEvent, Wake, WarmResult } from "./types.js";
+import type { Activity, AppLog, Change, CreateSandbox, Explanation, Fork, LeaseInfo, Page, SdkConnection, Status, StreamEvent, Wake, WarmResult } from "./types.js";
 
 // The interval between polls of a wake in progress.
 const POLL_INTERVAL_MS = 200;
@@ -27,6 +27,11 @@ export class Project {
   /** Create the project's sandbox, or return the existing one. */
   create(options: CreateSandbox = {}): Promise<Status> {
     return this.#connection.request("PUT", this.#path, { body: options, idempotent: true });
+  }
+
+  /** Create a new project from a version of this one; by default from its present files. */
+  fork(project: string, options: { version?: number } = {}): Promise<Fork> {
+    return this.#connection.request("POST", `${this.#path}/fork`, { body: { project, ...options }, idempotent: true });
   }
 
   /** Return the status. Does not wake the sandbox or reset its idle timer. */

@@ -41,6 +41,17 @@ test("kept files are written, listed, read and deleted in every state", async ()
   let size = 0;
   for await (const part of await project.files.readArchive()) size += part.length;
   assert.ok(size > 1024, "the archive holds both files");
+  const [before] = await project.files.versions();
+  assert.ok(before);
+  await project.files.checkpoint("before the end", { version: before.number });
+  await project.files.delete(path);
+  const [gone] = await project.files.versions();
+  assert.ok(gone);
+  assert.deepEqual((await project.files.diff(gone.number)).map((one) => [one.path, one.change]), [[path, "removed"]]);
+  assert.match((await project.files.diffFile(path, gone.number)).diff ?? "", /^-kept$/m);
+  assert.equal((await project.files.restore(before.number, path)).undoVersion >= gone.number, true);
+  assert.deepEqual((await project.files.versions({ named: true })).map((one) => one.names), [["before the end"]]);
+  await project.files.deleteCheckpoint("before the end");
   await project.files.delete(path);
   await assert.rejects(project.files.read(path), { code: "file_not_found", status: 404 });
 });
