@@ -150,6 +150,38 @@ async def test_an_app_that_dies_shows_its_last_words(page: Page, product: Keeper
     await expect(pane.locator("pre")).to_contain_text("my last words")
 
 
+async def test_a_terminal_shows_a_real_shell_and_comes_back_after_a_lost_connection(
+    page: Page, product: Keeper
+) -> None:
+    project, _ = await create(product)
+    refused: list[str] = []
+    page.on(
+        "console",
+        lambda said: refused.append(said.text) if "Content Security" in said.text else None,
+    )
+    await sign_in(page, product, f"/sandboxes/{project}?tab=terminal")
+    await page.get_by_role("button", name="Open terminal").click()
+    screen = page.locator(".xterm-rows")
+    await expect(screen).to_contain_text("$")
+    await page.keyboard.type("kept=here; printf '\\033[38;2;255;90;0mcol''our\\033[0m\\n'\n")
+    await expect(screen).to_contain_text("colour")
+    await page.evaluate(
+        """() => {
+            const { send } = WebSocket.prototype;
+            WebSocket.prototype.send = function () {
+                this.close();
+                WebSocket.prototype.send = send;
+            };
+        }"""
+    )
+    await page.keyboard.type("x")
+    await expect(page.locator(".terminal [role=status]").first).to_have_text("")
+    await page.keyboard.press("Control+u")
+    await page.keyboard.type('echo "it is $kept"\n')
+    await expect(screen).to_contain_text("it is here")
+    assert refused == []
+
+
 async def test_a_ready_job_sleeps_and_resumes_from_its_card(page: Page, product: Keeper) -> None:
     job = f"job-{secrets.token_hex(4)}"
     async with client_of(product) as client:

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Match, Route, Router
+from starlette.routing import BaseRoute, Match, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandkeeper.api.auth import Access
@@ -26,9 +26,10 @@ from sandkeeper.api.errors import (
 from sandkeeper.api.inngest import offer_enforcer
 from sandkeeper.api.middleware import RequestMiddleware
 from sandkeeper.api.request_spans import RequestSpans
-from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, VERBS, RouteEntry
+from sandkeeper.api.routes import EVENTS, LARGE_BODIES, ROUTES, TERMINAL, VERBS, RouteEntry
 from sandkeeper.api.schemas.base import PlainModel, Problem
 from sandkeeper.api.status.routes import StatusRoute
+from sandkeeper.api.terminal import TerminalSocket
 from sandkeeper.api.wire_errors import (
     MalformedRequestError,
     MethodNotAllowedError,
@@ -53,7 +54,8 @@ def create_asgi_app(context: ApiContext, pages: Sequence[BaseRoute] = ()) -> ASG
     if context.deps.settings.inngest:
         offer_enforcer(api, lambda: context.scheduler.run_now(TaskName.IDLE_SWEEP))
     plain = [_plain_route(entry, context) for entry in ROUTES if entry.is_plain]
-    router = Router([*plain, *pages, EveryPath(api)], redirect_slashes=False)
+    terminal = WebSocketRoute(TERMINAL, lambda socket: TerminalSocket(context, socket).serve())
+    router = Router([*plain, terminal, *pages, EveryPath(api)], redirect_slashes=False)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = api  # Plain routes find the context where FastAPI's find it.

@@ -28,6 +28,8 @@ from sandkeeper.telemetry import Metrics, request_scope
 # No JSON body of ours is larger. Higher lets one caller fill memory; lower refuses a sandbox with
 # many environment variables.
 BODY_BYTES_MAX = 1024 * 1024
+WEBSOCKETS = re.compile(r"/api/sandboxes/[^/]+/terminal")
+NO_WEBSOCKET = "Only a sandbox's terminal is a WebSocket; live streams are `GET …/events`."
 OPEN_BODIES = frozenset({"/api/login", "/api/logout", "/api/webhooks/e2b"})
 # For the whole of such a body. Higher lets a stranger hold a request open, byte by byte.
 OPEN_BODY_TIMEOUT_S = 20.0
@@ -61,7 +63,7 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             is_socket = scope["type"] == "websocket"
-            await (_refuse_websocket if is_socket else self._inner)(scope, receive, send)
+            await (self._serve_websocket if is_socket else self._inner)(scope, receive, send)
             return
         headers = dict(scope["headers"])
         asked_id = headers.get(b"x-request-id", b"")
@@ -102,6 +104,26 @@ class RequestMiddleware:
             log_failure(cause, answer, scope)
             if not started:
                 await _send_error(send_more, answer)
+
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket; one that is refused before its handshake gets an answer of ours."""
+        accepted = False
+
+        async def send_more(message: Message) -> None:
+            nonlocal accepted
+            accepted = accepted or message["type"] == "websocket.accept"
+            await send(message)
+
+        try:
+            _check_websocket(scope)
+            await self._inner(scope, receive, send_more)
+        except Exception as error:
+            if accepted:
+                raise
+            answer = render_error(_to_cause(error), secrets.token_hex(8))
+            log_failure(error, answer, {**scope, "method": "GET"})
+            await receive()  # Without it, the server would send plain text.
+            await _send_error(send, answer, kind="websocket.http")
 
     def _count(self, scope: Scope, status: int, took_s: float) -> None:
         method = scope["method"] if scope["method"] in METHODS else "OTHER"
@@ -188,6 +210,12 @@ def _check_head(scope: Scope) -> None:
         raise MalformedRequestError("No address and no query has a NUL in it.")
 
 
+def _check_websocket(scope: Scope) -> None:
+    _check_head(scope)
+    if not WEBSOCKETS.fullmatch(scope["path"]):
+        raise MalformedRequestError(NO_WEBSOCKET)
+
+
 async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> None:
     headers = [
         *extra,
@@ -197,13 +225,6 @@ async def _answer_preflight(send: Send, extra: list[tuple[bytes, bytes]]) -> Non
     ]
     await send({"type": "http.response.start", "status": 204, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _refuse_websocket(_scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse the handshake; without an answer of ours, the server would send plain text."""
-    await receive()
-    error = MalformedRequestError("No route takes a WebSocket; live streams are `GET …/events`.")
-    await _send_error(send, render_error(error, secrets.token_hex(8)), kind="websocket.http")
 
 
 async def _send_error(send: Send, answer: ErrorResponse, *, kind: str = "http") -> None:

@@ -68,6 +68,8 @@ METRICS: Final = "text/plain"
 SANDBOX: Final = "/api/sandboxes/{project}"
 SESSION: Final = "/api/sessions/{session}"
 LEASE: Final = "/api/leases/{lease}"
+TERMINAL: Final = f"{SANDBOX}/terminal"
+"""The one WebSocket, for operators: see `terminal`."""
 
 # The same under both: host applications call a job a generation, too.
 JOB_ROUTES: Final = tuple(

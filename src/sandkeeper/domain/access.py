@@ -86,6 +86,7 @@ class AuditAction(StrEnum):
     FILES_DELETED = "files_deleted"
     FILES_RESTORED = "files_restored"
     PROJECT_FORKED = "project_forked"
+    TERMINAL_OPENED = "terminal_opened"
     CHECKPOINT_ADDED = "checkpoint_added"
     CHECKPOINT_REMOVED = "checkpoint_removed"
 

@@ -85,6 +85,7 @@ from sandkeeper.services.sessions.sessions import Sessions
 from sandkeeper.services.sessions.stats import SessionStats
 from sandkeeper.services.sessions.supplier import SandboxSupplier
 from sandkeeper.services.sessions.usage_history import UsageHistories
+from sandkeeper.services.terminal.terminals import Terminals
 from sandkeeper.services.wake.after_resume import AfterResume
 from sandkeeper.services.wake.app import AppRunner
 from sandkeeper.services.wake.app_monitor import AppMonitor
@@ -129,6 +130,7 @@ class Services:
         self._manage_lifecycle(deps, overrides)
         self._wake(deps, overrides)
         self._serve_sessions(deps)
+        self.terminals = Terminals(deps, self.activities, self.audit, self.wakes)
         self.jobs = Jobs(
             deps,
             self.creation,
@@ -326,6 +328,7 @@ class Services:
         await self.health_checks.close()
         await self.jobs.close()
         await self.line.close()
+        await self.terminals.close()
         await self.wakes.close()
         await self.creation.wait()
         for provider in self.deps.providers:

@@ -53,6 +53,9 @@ class DashboardWords:
     no_session: str = "No session uses it."
     not_paused: str = "It was not paused"
     connection_lost: str = "Connection lost."
+    connecting: str = "Connecting…"
+    waking_for_terminal: str = "The sandbox is being woken…"
+    no_terminal: str = "Only an operator or an editor may open a terminal."
 
 
 ACTION_LABELS: Final = {

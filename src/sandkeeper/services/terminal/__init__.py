@@ -1,0 +1,1 @@
+"""Shells in sandboxes, for people."""
