@@ -224,7 +224,16 @@ async def test_a_viewer_may_look(page: Page, product: Keeper) -> None:
     await sign_in(page, product, "/?search=" + project, "sk_a_viewer")
     await expect(page.get_by_role("link", name=project)).to_be_visible()
     assert await page.get_by_label("Select").count() == 0
-    for path in ("/charts", "/costs", "/webhooks", "/drift", "/audit"):
+    for path in (
+        "/sessions",
+        "/pools",
+        "/health",
+        "/charts",
+        "/costs",
+        "/webhooks",
+        "/drift",
+        "/audit",
+    ):
         await page.goto(product.url + path)
         await expect(page.get_by_role("heading", level=1)).to_be_visible()
         await expect(page.get_by_text("Loading…")).to_have_count(0)
@@ -293,3 +302,35 @@ async def counted(client: httpx.AsyncClient, name: str) -> float:
     lines = (await client.get("/metrics")).text.splitlines()
     found = [line for line in lines if line.startswith(name)]
     return float(found[0].split()[-1]) if found else 0.0
+
+
+async def test_an_operator_makes_a_key_and_revokes_it_and_turns_a_switch(
+    page: Page, product: Keeper
+) -> None:
+    name = f"ci-{secrets.token_hex(4)}"
+    await sign_in(page, product, "/keys")
+    await page.get_by_label("Name").fill(name)
+    await page.get_by_label("Scope").fill("read")
+    await page.get_by_role("button", name="Create key").click()
+    dialog = page.get_by_role("dialog")
+    key = (await dialog.locator("pre").inner_text()).strip()
+    await dialog.get_by_role("button", name="Close").click()
+    async with httpx.AsyncClient(base_url=product.url) as client:
+        headers = {"Authorization": f"Bearer {key}"}
+        assert (await client.get("/api/me", headers=headers)).json()["name"] == f"key:{name}"
+        await page.get_by_role("button", name=f"Revoke the key {name}").click()
+        await dialog.get_by_role("button", name="Revoke").click()
+        await expect(page.get_by_role("cell", name=name)).to_have_count(0)
+
+        async def is_refused() -> bool:
+            return (await client.get("/api/me", headers=headers)).status_code == 401
+
+        await eventually(is_refused)
+
+    await page.get_by_role("link", name="Switches and tasks").click()
+    row = page.get_by_role("row").filter(has_text="legacy_verify")
+    await row.get_by_role("button", name="Switch on").click()
+    await row.get_by_role("button", name="Switch off").click()
+    await dialog.get_by_role("button", name="Switch off").click()
+    await expect(row.get_by_role("button", name="Switch on")).to_be_visible()
+    await expect(page.get_by_role("table", name="Background tasks")).to_contain_text("idle-sweep")

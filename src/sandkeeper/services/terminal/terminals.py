@@ -201,7 +201,7 @@ class Terminals:
         return Terminal(sandbox, native, handle, self._activities, translate)
 
     async def _take_up(self, native: AsyncSandbox, pid: int, on_output: OnOutput) -> Any:
-        """Return a handle of the shell; None if it ended meanwhile."""
+        """Return a handle of the shell; None if it has ended."""
         try:
             return await native.pty.connect(pid, on_output, timeout=0)
         except e2b.NotFoundException:

@@ -12,6 +12,8 @@
 export const PAGES = [
   { path: "/", title: "Sandboxes", tag: "fleet-table", load: () => import("./fleet-table.js"), group: "Fleet" },
   { path: "/sandboxes/", title: "Sandbox", tag: "sandbox-detail", load: () => import("./sandbox-detail.js") },
+  { path: "/sessions", title: "Sessions", tag: "sessions-page", load: () => import("./sessions-page.js"), group: "Fleet" },
+  { path: "/pools", title: "Pools", tag: "pools-page", load: () => import("./pools-page.js"), group: "Fleet" },
   { path: "/jobs", title: "Jobs", tag: "job-list", load: () => import("./job-list.js"), group: "Fleet" },
   { path: "/jobs/", title: "Job", tag: "job-list", load: () => import("./job-list.js") },
   { path: "/charts", title: "Charts", tag: "fleet-charts", load: () => import("./fleet-charts.js"), group: "Operate" },
@@ -21,6 +23,8 @@ export const PAGES = [
   { path: "/health", title: "Health", tag: "health-page", load: () => import("./health-page.js"), group: "Operate" },
   { path: "/webhooks", title: "Webhooks", tag: "webhook-inbox", load: () => import("./webhook-inbox.js"), group: "Operate" },
   { path: "/drift", title: "Drift and leaks", tag: "fleet-drift", load: () => import("./fleet-drift.js"), group: "Operate" },
+  { path: "/keys", title: "Keys and tokens", tag: "keys-page", load: () => import("./keys-page.js"), group: "Admin", onlyOperators: true },
+  { path: "/settings", title: "Switches and tasks", tag: "settings-page", load: () => import("./settings-page.js"), group: "Admin", onlyOperators: true },
 ];
 
 /** Return the page at an address, and the name in it. @param {string} path @returns {{page: Page, name: string|null}|null} */

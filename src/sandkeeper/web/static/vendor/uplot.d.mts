@@ -13,5 +13,4 @@ export default class uPlot {
   posToVal(position: number, scale: string): number;
   setSelect(select: { left: number; top: number; width: number; height: number }, fire?: boolean): void;
   destroy(): void;
-  static sync(key: string): any;
 }
