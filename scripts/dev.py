@@ -64,10 +64,10 @@ def snapshot() -> dict[Path, int]:
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """Stop the server as Ctrl-C does; its sandboxes keep running for the next start."""
+    """Stop the server; its sandboxes keep running for the next start, as after any SIGTERM."""
     if server.poll() is not None:
         return
-    server.send_signal(signal.SIGINT)
+    server.send_signal(signal.SIGTERM)
     try:
         server.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
