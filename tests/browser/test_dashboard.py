@@ -271,6 +271,7 @@ async def test_counts_are_filters_columns_are_chosen_and_a_form_creates(
     scripted.answers["PUT /sandboxes/new-one"] = (201, scripted.tell("new-one", "STARTING"))
     await dialog.get_by_role("button", name="Create").click()
     await expect(page).to_have_url(scripted.url + "/sandboxes/new-one")
+    await expect(page.locator("sandbox-preview")).to_be_visible()
     assert ("PUT /sandboxes/new-one", {"port": 3000}) in scripted.bodies
 
 

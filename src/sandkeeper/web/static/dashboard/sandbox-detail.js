@@ -138,7 +138,13 @@ export class SandboxDetail extends BaseElement {
     }));
     if (this.#shown === tab.id) return;
     this.#shown = tab.id;
-    await tab.load();
+    try {
+      await tab.load();
+    } catch (error) {
+      this.#shown = "";
+      if (this.isConnected) this.#place.replaceChildren(renderProblem(error, () => void this.#showTab()));
+      return;
+    }
     if (this.#shown !== tab.id || !this.isConnected || !this.#status) return;
     const element = /** @type {SandboxTab} */ (document.createElement(tab.tag));
     element.setAttribute("project", this.name);
