@@ -36,6 +36,7 @@ REPEATED_CLASSES: set[str] = set()
 
 TYPE_CHECKING_BLOCKS = {
     "__init__.py": "importing the package loads as little as possible",
+    "background/tasks.py": "a type that exists only in a stub of the standard library",
     "cli/main.py": "a private name of typer",
     "cli/sandboxes/copy.py": "the command line starts quickly",
     "cli/sandboxes/exec.py": "the command line starts quickly",

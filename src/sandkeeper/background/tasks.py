@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from sandkeeper.background.checkpoint import Checkpoint, DueCaptures
 from sandkeeper.background.continuous_capture import ContinuousCapture
@@ -25,6 +26,9 @@ from sandkeeper.services.lifecycle.heartbeat import BEAT_PERIOD_S
 from sandkeeper.services.monitoring.feature_flags import FeatureFlag
 from sandkeeper.services.monitoring.provider_health import CHECK_PERIOD_S, REFRESH_PERIOD_S
 from sandkeeper.store import LoggedEvent
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FLAGS_PERIOD_S = 5.0
 # How soon a wrong clock is noticed. Shorter asks the provider more often for nothing.
@@ -100,10 +104,14 @@ def make_scheduler(services: Services, *, end_streams: Callable[[], None]) -> Sc
     every(TaskName.SWITCHES, _refresh_flags(services), period_s=FLAGS_PERIOD_S)
     every(TaskName.TOKENS, _refresh_tokens(services, end_streams), period_s=TOKENS_PERIOD_S)
     every(TaskName.ENCRYPTION, _report(services.reencryption.run), period_s=ENCRYPTION_PERIOD_S)
-    every(TaskName.DOMAINS, _report(services.preview_domains.refresh), period_s=DOMAINS_PERIOD_S)
+    every(
+        TaskName.DOMAINS,
+        _count(services.preview_domains.refresh, "domains"),
+        period_s=DOMAINS_PERIOD_S,
+    )
     every(
         TaskName.PREVIEW_REQUESTS,
-        _report(services.request_log.flush),
+        _count(services.request_log.flush, "written"),
         period_s=REQUESTS_PERIOD_S,
     )
     every(TaskName.CAPACITY, services.slot_settlement.run, period_s=CAPACITY_PERIOD_S)
@@ -237,11 +245,20 @@ def _check_clocks(services: Services) -> Run:
     return task
 
 
-def _report(run: Callable[[], object]) -> Run:
+def _report(run: Callable[[], Awaitable[DataclassInstance]]) -> Run:
     """Return a task whose detail is the report dataclass that `run` returns."""
 
     async def task() -> Mapping[str, Detail]:
-        return asdict(await run())  # type: ignore[misc]
+        return asdict(await run())
+
+    return task
+
+
+def _count(run: Callable[[], Awaitable[int]], what: str) -> Run:
+    """Return a task whose detail is the count that `run` returns, under this name."""
+
+    async def task() -> Mapping[str, Detail]:
+        return {what: await run()}
 
     return task
 
