@@ -227,6 +227,8 @@ def prepare(api: httpx.Client, project: str, path: str) -> str:
         return str(api.post("/api/sessions/acquire", json=body).raise_for_status().json()["id"])
     else:
         api.put(f"/api/sandboxes/{project}", json={}).raise_for_status()
+    if "{number}" in path:
+        api.put(f"/api/sandboxes/{project}/files/a.txt", content=b"x").raise_for_status()
     if path.endswith("/wake"):
         api.post(f"/api/sandboxes/{project}/wake?wait=60", json={}).raise_for_status()
     return ""
@@ -244,7 +246,8 @@ def test_every_answer_is_what_its_schema_says(
     api: httpx.Client, project: str, path: str, schema: type[ApiModel]
 ) -> None:
     session = prepare(api, project, path)
-    answer = api.get(path.format(project=project, job=project, session=session))
+    named = path.replace("{path:path}", "a.txt")
+    answer = api.get(named.format(project=project, job=project, session=session, number=1))
     assert answer.status_code == 200, answer.text
     parsed = schema.model_validate_json(answer.content)
     names = {field.alias or name for name, field in schema.model_fields.items()}
