@@ -141,3 +141,26 @@ def test_budgets_and_replays_by_command(keeper: Keeper, api: httpx.Client, proje
     said = keeper.run("simulate", "--idle", "soon", check=False)
     assert said.returncode != 0
     assert "'soon' is no idle timeout" in said.stderr
+
+
+def test_a_quota_by_command_refuses_warns_and_ends_nothing(
+    keeper: Keeper, api: httpx.Client, project: str
+) -> None:
+    tenant = f"t-{project}"
+    keeper.run("quota", "set", tenant, "--running", "1", "--creations-day", "2")
+    made = api.put(f"/api/sandboxes/{project}", json={"tenant": tenant})
+    assert made.status_code == 201
+    assert made.headers["sandkeeper-quota-warning"] == "running 1/1"
+    refused = api.put(f"/api/sandboxes/{project}-b", json={"tenant": tenant})
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert api.put(f"/api/sandboxes/{project}-c", json={}).status_code == 201
+
+    keeper.run("quota", "set", tenant, "--running", "0")
+    verified = api.post(f"/api/sandboxes/{project}/verify").json()
+    assert verified["status"] == "RUNNING"
+    assert f"{tenant}\t1/0\t" in keeper.run("quota", "ls").stdout
+    keeper.run("quota", "set", tenant)
+    assert tenant not in keeper.run("quota", "ls").stdout
+    for one in (project, f"{project}-c"):
+        api.delete(f"/api/sandboxes/{one}").raise_for_status()

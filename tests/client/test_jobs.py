@@ -17,6 +17,7 @@ from sandkeeper.domain.errors import (
     InvalidRequestError,
     JobNotFoundError,
     JobNotReadyError,
+    QuotaExceededError,
     SandkeeperError,
 )
 from sandkeeper.hosting.local_engine import RunningEngine
@@ -94,6 +95,22 @@ def test_a_pool_is_set_filled_and_emptied(keeper: Sandkeeper) -> None:
     eventually_sync(lambda: ready() == 1, within_s=60)
     keeper.pools.set("base", 0)
     eventually_sync(lambda: ready() == 0, within_s=60)
+
+
+def test_a_quota_is_set_kept_to_and_removed(keeper: Sandkeeper) -> None:
+    tenant = f"tenant-{secrets.token_hex(4)}"
+    quota = keeper.quotas.set(tenant, kept=0)
+    assert (quota.kept.limit, quota.kept.used, quota.running.limit) == (0, 0, None)
+    with pytest.raises(QuotaExceededError, match="0 of 0 sandboxes kept"):
+        keeper.project(f"full-{secrets.token_hex(4)}").create(tenant=tenant)
+    with pytest.raises(InvalidRequestError):
+        keeper.quotas.set(tenant, kept=-1)
+    with pytest.raises(InvalidRequestError):
+        keeper.quotas.set("no such name", kept=1)
+    assert tenant in {quota.tenant for quota in keeper.quotas.list()}
+    keeper.quotas.set(tenant)
+    assert tenant not in {quota.tenant for quota in keeper.quotas.list()}
+    assert {place.region for place in keeper.quotas.capacity()} == {"local"}
 
 
 def test_an_archive_is_kept_and_replaces_what_was_there(keeper: Sandkeeper) -> None:

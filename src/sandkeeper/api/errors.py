@@ -39,6 +39,7 @@ STATUS: Final[dict[type[errors.SandkeeperError], HTTPStatus]] = {
     errors.JobNotReadyError: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.SessionLimitError: HTTPStatus.TOO_MANY_REQUESTS,
     errors.CapacityFullError: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.QuotaExceededError: HTTPStatus.TOO_MANY_REQUESTS,
     errors.PolicyRefusedError: HTTPStatus.FORBIDDEN,
     errors.BudgetSpentError: HTTPStatus.PAYMENT_REQUIRED,
     errors.CreditRefusedError: HTTPStatus.PAYMENT_REQUIRED,

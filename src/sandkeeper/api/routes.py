@@ -12,8 +12,6 @@ from pydantic import BaseModel
 from sandkeeper.api.auth import Access
 from sandkeeper.api.handlers import (
     admin,
-    budgets,
-    costs,
     file_versions,
     files,
     fleet,
@@ -25,9 +23,11 @@ from sandkeeper.api.handlers import (
     webhook_registration,
 )
 from sandkeeper.api.handlers import login as callers
+from sandkeeper.api.handlers.usage import budgets, capacity, costs
 from sandkeeper.api.previews import handlers as previews
 from sandkeeper.api.schemas import access as access_schemas
 from sandkeeper.api.schemas import admin as admin_schemas
+from sandkeeper.api.schemas import capacity as capacity_schemas
 from sandkeeper.api.schemas import costs as cost_schemas
 from sandkeeper.api.schemas import files as file_schemas
 from sandkeeper.api.schemas import fleet as fleet_schemas
@@ -264,6 +264,9 @@ ROUTES: Final = (
     RouteEntry(
         "GET", "/api/costs/simulation", READ_ALL, costs.simulate, cost_schemas.SimulationOut
     ),
+    RouteEntry("GET", "/api/capacity", READ_ALL, capacity.show, capacity_schemas.CapacityOut),
+    RouteEntry("GET", "/api/quotas", READ_ALL, capacity.list_quotas, capacity_schemas.QuotaList),
+    RouteEntry("PUT", "/api/quotas", ADMIN, capacity.set_quota, capacity_schemas.QuotaOut),
     RouteEntry("GET", "/api/budgets", READ_ALL, budgets.list_budgets, cost_schemas.BudgetList),
     RouteEntry("PUT", "/api/budgets", ADMIN, budgets.set_budget, cost_schemas.BudgetOut),
     RouteEntry("DELETE", "/api/budgets/{tenant}", ADMIN, budgets.remove_budget, None, 204),

@@ -53,6 +53,7 @@ COMMANDS = {
     "costs": "sandkeeper.cli.costs.costs:costs",
     "simulate": "sandkeeper.cli.costs.simulate:simulate",
     "budget": "sandkeeper.cli.costs.budget:app",
+    "quota": "sandkeeper.cli.costs.quota:app",
     "mcp": "sandkeeper.cli.sessions.mcp:mcp",
     "files": "sandkeeper.cli.sandboxes.files:app",
     "checkpoint": "sandkeeper.cli.sandboxes.versions:checkpoint",

@@ -6,7 +6,7 @@ import contextlib
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from sandkeeper.client.costs import AsyncCosts
+from sandkeeper.client.costs import AsyncCosts, AsyncQuotas
 from sandkeeper.client.files import AsyncFiles
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.keeper import AsyncSandkeeper
@@ -158,6 +158,18 @@ class SyncCosts:
     remove_budget = blocking(AsyncCosts.remove_budget)
 
 
+class SyncQuotas:
+    """Reads and sets the quotas of tenants."""
+
+    def __init__(self, portal: Portal, client: AsyncQuotas) -> None:
+        self._portal = portal
+        self._client = client
+
+    capacity = blocking(AsyncQuotas.capacity)
+    list = blocking(AsyncQuotas.list)
+    set = blocking(AsyncQuotas.set)
+
+
 class Sandkeeper:
     """A keeper's API for programs without an event loop. Close it, or use it as a context manager.
 
@@ -176,6 +188,7 @@ class Sandkeeper:
         self.jobs = SyncJobs(portal, client.jobs)
         self.pools = SyncPools(portal, client.pools)
         self.costs = SyncCosts(portal, client.costs)
+        self.quotas = SyncQuotas(portal, client.quotas)
 
     @classmethod
     @contextmanager

@@ -1,4 +1,4 @@
-"""What the fleet costs."""
+"""What the fleet costs, and what tenants may have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from datetime import date
 from decimal import Decimal
 from urllib.parse import quote
 
+from sandkeeper.api.schemas.capacity import (
+    CapacityOut,
+    PlaceOut,
+    QuotaList,
+    QuotaOut,
+    QuotaRequest,
+)
 from sandkeeper.api.schemas.costs import (
     BudgetActionName,
     BudgetList,
@@ -72,3 +79,45 @@ class AsyncCosts:
         query = {"idle": ",".join(idle), "days": days, "by": by}
         path = "/api/costs/simulation"
         return await self._connection.request(SimulationOut, "GET", path, query=query)
+
+
+class AsyncQuotas:
+    """Reads and sets the quotas of tenants."""
+
+    def __init__(self, connection: HttpConnection) -> None:
+        self._connection = connection
+
+    async def capacity(self) -> list[PlaceOut]:
+        """Return how many sandboxes run in each region, how many may, and how many wait."""
+        return (await self._connection.request(CapacityOut, "GET", "/api/capacity")).items
+
+    async def list(self) -> list[QuotaOut]:
+        """Return every quota and what is used of it."""
+        return (await self._connection.request(QuotaList, "GET", "/api/quotas")).items
+
+    async def set(
+        self,
+        tenant: str,
+        *,
+        running: int | None = None,
+        kept: int | None = None,
+        creations_hour: int | None = None,
+        creations_day: int | None = None,
+        running_hours_month: int | None = None,
+        kept_bytes: int | None = None,
+    ) -> QuotaOut:
+        """Set what a tenant, or each one without a quota of its own (`*`), may have.
+
+        What is not given is not limited. Without any limit the tenant has no quota.
+        """
+        body = build_body(
+            QuotaRequest,
+            tenant=tenant,
+            running=running,
+            kept=kept,
+            creations_hour=creations_hour,
+            creations_day=creations_day,
+            running_hours_month=running_hours_month,
+            kept_bytes=kept_bytes,
+        )
+        return await self._connection.request(QuotaOut, "PUT", "/api/quotas", body=body)

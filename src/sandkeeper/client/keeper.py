@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from sandkeeper.api import schemas
 from sandkeeper.client.connection import HttpConnection, RetryPolicy, build_body
-from sandkeeper.client.costs import AsyncCosts
+from sandkeeper.client.costs import AsyncCosts, AsyncQuotas
 from sandkeeper.client.jobs import AsyncJobs
 from sandkeeper.client.pools import AsyncPools
 from sandkeeper.client.projects import AsyncProject
@@ -58,6 +58,7 @@ class AsyncSandkeeper:
         self.jobs = AsyncJobs(self._connection)
         self.pools = AsyncPools(self._connection)
         self.costs = AsyncCosts(self._connection)
+        self.quotas = AsyncQuotas(self._connection)
 
     @staticmethod
     def embedded(

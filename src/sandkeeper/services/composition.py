@@ -18,6 +18,7 @@ from sandkeeper.services.activity.buffer import ActivityBuffer
 from sandkeeper.services.activity.feed import Feed
 from sandkeeper.services.activity.lost_activity import LostActivity
 from sandkeeper.services.capacity.line import Line
+from sandkeeper.services.capacity.quotas import Quotas
 from sandkeeper.services.capacity.slots import Slots
 from sandkeeper.services.costs.activity_history import ActivityHistory
 from sandkeeper.services.costs.budgets import Budgets
@@ -220,7 +221,8 @@ class Services:
         capture = self.files.capture_before_pause
         default = capture if deps.settings.keep_files else nothing_before_pause
         self.lost_activity = LostActivity(deps)
-        self.slots = Slots(deps)
+        self.quotas = Quotas(deps)
+        self.slots = Slots(deps, self.quotas)
         self.claims = Claims(deps, self.heartbeat)
         self.verification = Verification(
             deps, self.observations, retries_s=overrides.verify_retries_s
@@ -244,7 +246,7 @@ class Services:
         )
         self.budget_pauses = BudgetPauses(deps, self.claims, self.lifecycle, self.budgets)
         eviction = Eviction(deps, self.claims, self.lifecycle)
-        self.line = Line(deps, self.slots, eviction.make_room)
+        self.line = Line(deps, self.slots, self.quotas, eviction.make_room)
         self.feed.subscribe(self.line.on_events)
         self.slot_settlement = SlotSettlement(deps, self.slots, self.verification)
         self.end_instead = EndInstead(

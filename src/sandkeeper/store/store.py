@@ -15,6 +15,7 @@ from sandkeeper.store.access.api_keys import ApiKeyStore
 from sandkeeper.store.access.audit import AuditStore
 from sandkeeper.store.access.tokens import TokenStore
 from sandkeeper.store.capacity.line import LineStore
+from sandkeeper.store.capacity.quotas import QuotaStore
 from sandkeeper.store.capacity.slots import SlotStore
 from sandkeeper.store.costs.budgets import BudgetStore
 from sandkeeper.store.costs.history import ActivityHistoryStore
@@ -121,6 +122,7 @@ class Store:
         self.prewarms = PrewarmStore(database)
         self.slots = SlotStore(database)
         self.line = LineStore(database, self.slots)
+        self.quotas = QuotaStore(database)
 
     @property
     def is_shared(self) -> bool:

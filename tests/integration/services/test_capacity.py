@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from sandkeeper.domain.decisions.priority import Overflow, Priority
+from sandkeeper.domain.decisions.quotas import QuotaLimits
 from sandkeeper.domain.decisions.wake import WakeStatus
 from sandkeeper.domain.errors import (
     CapacityFullError,
     ProviderFullError,
     ProviderUnavailableError,
+    QuotaExceededError,
     SandkeeperError,
     StoreUnavailableError,
 )
@@ -220,3 +222,46 @@ async def test_a_pool_does_not_take_the_room_of_a_person(
             Owner.parse("pool:base#2"), launch=Launch(), policy=QUICK, actor="pool"
         )
     assert provider.most == 2
+
+
+async def test_a_used_up_quota_refuses_its_tenant_and_no_other(
+    keeping_on: Make, database_url: str
+) -> None:
+    provider = CountingProvider()
+    keeper = await keeping_on(database_url, provider)
+    await keeper.quotas.set("*", QuotaLimits(running=2, creations_day=3))
+    await keeper.quotas.set("big", QuotaLimits(kept=9))
+    [first, second] = [await keeper.create(name, tenant="small") for name in ("a", "b")]
+    with pytest.raises(QuotaExceededError, match="2 of 2 sandboxes running"):
+        await keeper.create("c", tenant="small")
+    for name in ("d", "e", "f"):
+        await keeper.create(name, tenant="big")
+    await keeper.lifecycle.pause(first.id, actor="test")
+    await keeper.create("g", tenant="small")
+    wake = await keeper.wakes.wait(await keeper.wakes.start(first.id, actor="ada"), within_s=60)
+    assert wake.error_code == "quota_exceeded"
+    await keeper.lifecycle.pause(second.id, actor="test")
+    with pytest.raises(QuotaExceededError, match="3 of 3 creations today"):
+        await keeper.create("h", tenant="small")
+    found = {one.tenant: one for one in await keeper.quotas.list()}
+    assert found["*"].usage is None
+    assert found["big"].usage is not None
+    assert found["big"].usage.kept == 3
+
+
+async def test_at_once_a_tenant_never_gets_more_than_its_quota(
+    keeping_on: Make, database_url: str
+) -> None:
+    provider = CountingProvider(latency_s=0.01)
+    settings = {"capacity_wait_s": 0.0}
+    replicas = [
+        await keeping_on(database_url, provider, replica=name, settings=settings) for name in "ab"
+    ]
+    for keeper in replicas:
+        await keeper.quotas.set("acme", QuotaLimits(running=3))
+    results = await asyncio.gather(
+        *(replicas[n % 2].create(f"p{n}", tenant="acme") for n in range(12)),
+        return_exceptions=True,
+    )
+    assert provider.most <= 3
+    assert all(isinstance(one, Sandbox | SandkeeperError) for one in results)

@@ -23,7 +23,6 @@ from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.policy import Launch, Policy
 from sandkeeper.domain.states import KilledReason, State
 from sandkeeper.providers.base import CreateSpec, Instance
-from sandkeeper.services.capacity.slots import Slots
 from sandkeeper.services.composition import Services
 from sandkeeper.services.lifecycle.instances import InstanceFactory
 from sandkeeper.services.observe.reconciliation import Reconciliation
@@ -241,7 +240,7 @@ async def test_killing_a_creation_that_was_never_answered_leaves_nothing(keeping
     keeper = await keeping(provider)
     draft = keeper.creation._draft(Owner.project("shop"), Launch(), Policy(), "ann")
     await keeper.store.sandboxes.insert(draft.evolve(claim=None))
-    await provider.create(InstanceFactory(keeper.deps, Slots(keeper.deps))._spec(draft))
+    await provider.create(InstanceFactory(keeper.deps, keeper.slots)._spec(draft))
     killed = await keeper.lifecycle.kill(draft.id, actor="bob")
     assert (killed.state, killed.claim) == (State.KILLED, None)
     assert provider.instances == {}

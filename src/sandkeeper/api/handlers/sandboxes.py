@@ -75,7 +75,11 @@ async def create(
             policy=make_policy(body.policy, context),
             actor=caller.actor,
         )
-        return _status(context, made.sandbox, status=201 if made.is_new else 200)
+        answer = _status(context, made.sandbox, status=201 if made.is_new else 200)
+        warnings = await context.services.quotas.list_warnings(made.sandbox.tenant)
+        if warnings:
+            answer.headers["Sandkeeper-Quota-Warning"] = ", ".join(warnings)
+        return answer
 
     return await once(request, context, idempotency_key, body, perform)
 

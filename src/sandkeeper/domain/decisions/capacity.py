@@ -43,27 +43,35 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many sandboxes may run in one place: in all, and of a template."""
+    """How many sandboxes may run in one place: in all, of a template, and of a tenant."""
 
     total: int | None = None
     by_template: Mapping[str, int] = field(default_factory=dict)
+    by_tenant: Mapping[str, int | None] = field(default_factory=dict)
+    """Of a tenant; those that are not named have the one of ``*``."""
 
-    @property
-    def is_none(self) -> bool:
-        """Return True when nothing is limited."""
-        return self.total is None and not self.by_template
+    def get_of_tenant(self, tenant: str) -> int | None:
+        """Return how many of a tenant may run."""
+        return self.by_tenant.get(tenant, self.by_tenant.get("*"))
+
+    def are_none_for(self, tenant: str) -> bool:
+        """Return True when nothing limits a tenant's sandboxes."""
+        has_none = self.total is None and not self.by_template
+        return has_none and self.get_of_tenant(tenant) is None
 
     def lowered_to(self, total: int | None) -> Limits:
         """Return the limits with a total that is not higher than this one."""
         if total is None:
             return self
         lowest = total if self.total is None else min(total, self.total)
-        return Limits(lowest, self.by_template)
+        return Limits(lowest, self.by_template, self.by_tenant)
 
-    def allows(self, usage: SlotUsage, template: str) -> bool:
-        """Return whether one more sandbox of the template fits."""
+    def allows(self, usage: SlotUsage, template: str, tenant: str) -> bool:
+        """Return whether one more sandbox of the template and tenant fits."""
         is_full = self.total is not None and usage.total >= self.total
-        return not is_full and self.allows_template(usage, template)
+        of_tenant = self.get_of_tenant(tenant)
+        has_all = of_tenant is not None and usage.by_tenant.get(tenant, 0) >= of_tenant
+        return not is_full and not has_all and self.allows_template(usage, template)
 
     def allows_template(self, usage: SlotUsage, template: str) -> bool:
         """Return whether the template's own limit lets one more run."""
@@ -117,7 +125,7 @@ def decide_admission(waiters: Iterable[Waiter], usage: SlotUsage, limits: Limits
     granted: list[Waiter] = []
     waiting: list[Waiter] = []
     for waiter in order_fairly(waiters, usage):
-        if limits.allows(usage, waiter.template):
+        if limits.allows(usage, waiter.template, waiter.tenant):
             usage.add(waiter.template, waiter.tenant)
             granted.append(waiter)
         else:

@@ -30,6 +30,7 @@ is abstract: catch it, never raise it.
     │   ├── SandboxDiskFullError        no space inside for the saved files
     │   ├── SessionLimitError           too many open sessions
     │   ├── CapacityFullError           as many sandboxes run as may run at a time
+    │   ├── QuotaExceededError          the tenant has used up its quota
     │   ├── SessionExistsError          the conversation already has a session
     │   ├── KeyExistsError              a valid API key has this name
     │   ├── NotADesktopSessionError     only a desktop session has a screen
@@ -132,6 +133,7 @@ from sandkeeper.domain.errors.refused import (
     KeyExistsError,
     NotADesktopSessionError,
     PolicyRefusedError,
+    QuotaExceededError,
     RefusedError,
     RegionBusyError,
     SandboxBusyError,
@@ -208,6 +210,7 @@ __all__ = [
     "ProviderUnauthorizedError",
     "ProviderUnavailableError",
     "ProviderUnsupportedError",
+    "QuotaExceededError",
     "RefusedError",
     "RegionBusyError",
     "ResumeFailedError",

@@ -85,6 +85,15 @@ class CapacityFullError(RefusedError):
     retryable = True
 
 
+class QuotaExceededError(RefusedError):
+    """The tenant has used up its quota."""
+
+    hint = (
+        "`detail` says which, and when it is reset; an operator can raise it (`sandkeeper quota`)."
+    )
+    retryable = True
+
+
 class SessionExistsError(RefusedError):
     """The other conversation already has a session."""
 

@@ -19,9 +19,10 @@ from sandkeeper.common.elapsed import now_s
 from sandkeeper.domain.clock import to_ms
 from sandkeeper.domain.decisions.capacity import Place, Waiter, estimate_wait_s
 from sandkeeper.domain.decisions.priority import NEVER_WAITS, PRIORITY_OF_OWNER, Overflow, Priority
-from sandkeeper.domain.errors import CapacityFullError, SandkeeperError
+from sandkeeper.domain.errors import CapacityFullError, QuotaExceededError, SandkeeperError
 from sandkeeper.domain.events import StateChanged
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.services.capacity.quotas import Quotas
 from sandkeeper.services.capacity.slots import RESERVED_S, Slots, place_of
 from sandkeeper.services.deps import Deps
 from sandkeeper.store.capacity.slots import Slot
@@ -36,6 +37,9 @@ POLL_S = 0.5
 LOOK_MIN_S = 0.05
 # How long one that should make room is not tried again, whether or not it could be paused.
 EVICT_S = 60.0
+
+NO_ROOM = (CapacityFullError, QuotaExceededError)
+"""Nothing is wrong with what was refused so; it may be started later."""
 
 OnPlace = Callable[[int, float | None], Awaitable[None]]
 Evict = Callable[[Sandbox], Coroutine[Any, Any, None]]
@@ -61,7 +65,8 @@ class _Waiting:
 class Line:
     """Admit requests to slots, in order."""
 
-    def __init__(self, deps: Deps, slots: Slots, evict: Evict) -> None:
+    def __init__(self, deps: Deps, slots: Slots, quotas: Quotas, evict: Evict) -> None:
+        self._quotas = quotas
         self._store = deps.store.line
         self._clock = deps.clock
         self._metrics = deps.metrics
@@ -87,7 +92,8 @@ class Line:
         `on_place` hears of its place in line, and of each change.
         """
         place = place_of(sandbox)
-        if not self._slots.is_limited(place):
+        await self._quotas.check_start(sandbox.tenant)
+        if not self._slots.is_limited(place, sandbox.tenant):
             return
         slot = self._slots.make_slot(sandbox.id, generation or sandbox.generation, sandbox)
         waiter = self._make_waiter(sandbox, slot, priority, overflow)
@@ -106,6 +112,18 @@ class Line:
         finally:
             self._metrics.admissions.labels(outcome).inc()
             self._metrics.admission_wait.observe(now_s() - began_s)
+
+    async def admit_new(self, sandbox: Sandbox) -> None:
+        """Do as `admit` for a sandbox that is about to be created, and count its creation.
+
+        Raise QuotaExceededError if its tenant may have no more.
+        """
+        await self.admit(sandbox)
+        try:
+            await self._quotas.count_creation(sandbox.tenant)
+        except BaseException:
+            await self.give_back(sandbox)
+            raise
 
     async def give_back(self, sandbox: Sandbox) -> None:
         """Give back the slot of an admitted sandbox that is not started after all."""

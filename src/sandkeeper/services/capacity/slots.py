@@ -14,12 +14,13 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 
 from sandkeeper.common.elapsed import now_s
-from sandkeeper.domain.decisions.capacity import Limits, Place, estimate_wait_s
+from sandkeeper.domain.decisions.capacity import Limits, Place, SlotUsage, estimate_wait_s
 from sandkeeper.domain.errors import (
     CapacityFullError,
     InstanceGoneError,
@@ -32,6 +33,7 @@ from sandkeeper.domain.errors import (
     WrongStateError,
 )
 from sandkeeper.domain.sandbox import Sandbox
+from sandkeeper.services.capacity.quotas import Quotas
 from sandkeeper.services.deps import Deps
 from sandkeeper.store.capacity.line import SEEN
 from sandkeeper.store.capacity.slots import PlaceStatus, Slot
@@ -62,11 +64,23 @@ def place_of(sandbox: Sandbox) -> Place:
     return Place(sandbox.provider, sandbox.region or "")
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceReport:
+    """What runs at a place, how much may by the settings, and how many wait."""
+
+    status: PlaceStatus
+    limits: Limits
+    usage: SlotUsage
+    waiting: int
+
+
 class Slots:
     """Reserve slots for what this process starts."""
 
-    def __init__(self, deps: Deps) -> None:
+    def __init__(self, deps: Deps, quotas: Quotas) -> None:
+        self._quotas = quotas
         self._store = deps.store.slots
+        self._line = deps.store.line
         self._clock = deps.clock
         self._metrics = deps.metrics
         self._replica = deps.replica
@@ -87,13 +101,13 @@ class Slots:
                     by_template[template] = limit
                 else:
                     total = limit
-        return Limits(total, by_template)
+        return Limits(total, by_template, self._quotas.list_running())
 
-    def is_limited(self, place: Place) -> bool:
-        """Return whether a start there has to be counted first."""
+    def is_limited(self, place: Place, tenant: str) -> bool:
+        """Return whether a tenant's start there has to be counted first."""
         known = self._known.get(place)
         is_learned = known is not None and known.learned_limit is not None
-        return is_learned or not self.get_limits(place).is_none
+        return is_learned or not self.get_limits(place).are_none_for(tenant)
 
     def make_slot(self, sandbox_id: str, generation: int, sandbox: Sandbox) -> Slot:
         """Return a slot for one instance of a sandbox, to be reserved by this process."""
@@ -113,13 +127,15 @@ class Slots:
         Raise CapacityFullError if none is free, or others wait for one.
         """
         slot = self.make_slot(sandbox.id, generation or sandbox.generation, sandbox)
-        if self.is_limited(slot.place) and not await self.try_reserve(slot):
+        if self._has(slot):
+            return
+        await self._quotas.check_start(sandbox.tenant)
+        if self.is_limited(slot.place, slot.tenant) and not await self.try_reserve(slot):
             raise self.make_refusal(slot.place)
 
     async def try_reserve(self, slot: Slot) -> bool:
         """Return whether the slot is reserved, now or a moment ago."""
-        own = self._own.get((slot.sandbox_id, slot.generation))
-        if own is not None and now_s() - own[1] < FRESH_S:
+        if self._has(slot):
             return True
         now, asked_s = self._clock(), now_s()
         if not await self._store.reserve(
@@ -128,6 +144,11 @@ class Slots:
             return False
         self.remember(slot, asked_s)
         return True
+
+    def _has(self, slot: Slot) -> bool:
+        """Return whether this process reserved the slot a moment ago."""
+        own = self._own.get((slot.sandbox_id, slot.generation))
+        return own is not None and now_s() - own[1] < FRESH_S
 
     def remember(self, slot: Slot, asked_s: float) -> None:
         """Note a slot that was reserved for this process by a request made at `asked_s`."""
@@ -187,11 +208,26 @@ class Slots:
         await self.refresh()
 
     async def refresh(self) -> Mapping[Place, PlaceStatus]:
-        """Read what is known of each place: limits that any replica learned."""
+        """Read what other replicas set or learned: quotas, and the limits of providers."""
+        await self._quotas.refresh()
         for place in await self._store.forget_outdated():
             log.info("capacity_limit_forgotten", region=place.region)
         self._known = {one.place: one for one in await self._store.list_places()}
         return self._known
+
+    async def report(self) -> list[PlaceReport]:
+        """Return how each place is used."""
+        known = await self.refresh()
+        usages, waiting = await self._store.read_usage(), await self._line.count()
+        return [
+            PlaceReport(
+                known.get(place, PlaceStatus(place)),
+                self.get_limits(place),
+                usages.get(place, SlotUsage()),
+                waiting.get(place, 0),
+            )
+            for place in sorted({*usages, *known}, key=lambda one: (one.provider, one.region))
+        ]
 
     async def measure(self) -> None:
         """Report how many slots are taken, and how many there are."""

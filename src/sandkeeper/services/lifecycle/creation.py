@@ -111,7 +111,7 @@ class Creation:
         owner.check_name()
         sandbox = self._draft(owner, launch, policy, actor)
         self._budgets.check_new(sandbox.tenant)
-        await self._line.admit(sandbox)
+        await self._line.admit_new(sandbox)
         sandbox = self._date(sandbox)
         event = SandboxCreated(
             sandbox_id=sandbox.id,

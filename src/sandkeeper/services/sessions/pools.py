@@ -27,7 +27,6 @@ from sandkeeper.domain.decisions.pool import (
     make_member,
 )
 from sandkeeper.domain.errors import (
-    CapacityFullError,
     InvalidRequestError,
     ProviderAmbiguousError,
     SandboxExistsError,
@@ -41,6 +40,7 @@ from sandkeeper.domain.sessions.session import SessionKind
 from sandkeeper.domain.states import State
 from sandkeeper.domain.tenant import find_tenant
 from sandkeeper.services.activity.feed import Feed, Signal
+from sandkeeper.services.capacity.line import NO_ROOM
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.lifecycle.creation import Creation
 from sandkeeper.services.lifecycle.lifecycle import Lifecycle
@@ -249,7 +249,7 @@ class Pools:
             for error in errors:
                 if not isinstance(error, SandkeeperError):
                     raise error
-            if any(isinstance(error, CapacityFullError) for error in errors):
+            if any(isinstance(error, NO_ROOM) for error in errors):
                 return created, 0  # Nothing is wrong with it; a later pass finds room.
             if errors:
                 await self._record_failure(pool, errors[0])

@@ -28,7 +28,7 @@ from sandkeeper.domain.events import Event
 from sandkeeper.domain.receipt import WakeMethod
 from sandkeeper.domain.sandbox import ClaimKind, Sandbox
 from sandkeeper.domain.states import State
-from sandkeeper.services.capacity.line import Line
+from sandkeeper.services.capacity.line import NO_ROOM, Line
 from sandkeeper.services.deps import Deps
 from sandkeeper.services.files.contract import FILES_ACTOR
 from sandkeeper.services.lifecycle.claims import Claims
@@ -76,10 +76,10 @@ NOT_RETRIED = (
     errors.ProviderRefusedError,
     errors.InvalidSettingsError,
     errors.SandboxNotFoundError,
-    errors.CapacityFullError,
+    *NO_ROOM,
 )
 # Nothing was done to the sandbox, or it runs.
-HARMLESS = (errors.AppNotReadyError, errors.WrongStateError, errors.CapacityFullError)
+HARMLESS = (errors.AppNotReadyError, errors.WrongStateError, *NO_ROOM)
 UNREACHABLE = (
     errors.ProviderUnavailableError,
     errors.ProviderRateLimitedError,
@@ -338,7 +338,7 @@ class Wakes:
                 return error
             try:
                 await wait_for_slot(run, self._line, self._store)
-            except errors.CapacityFullError as refused:
+            except NO_ROOM as refused:
                 return refused
 
     async def _run_attempts_safely(

@@ -42,6 +42,9 @@ PROBE_EVERY: Final = timedelta(hours=1)
 """How often one start beyond a learned limit is tried. Shorter is refused more often; longer learns
 late that the plan was raised."""
 
+TENANTS: Final = ""
+"""Stands for the provider in the rows that tenants are locked by."""
+
 _S, _P, _W = SLOTS.c, PLACES.c, WAITERS.c
 
 
@@ -114,6 +117,12 @@ class SlotStore:
                 alike = select(func.count()).select_from(SLOTS)
                 alike = alike.where(here, _S.template == slot.template)
                 fits.append(alike.scalar_subquery() < tight.by_template[slot.template])
+            of_tenant = tight.get_of_tenant(slot.tenant)
+            if of_tenant is not None:
+                # Counted over all places, so those of this tenant are reserved one after the other.
+                await lock_place(connection, self._database, Place(TENANTS, slot.tenant))
+                alike = select(func.count()).select_from(SLOTS).where(_S.tenant == slot.tenant)
+                fits.append(alike.scalar_subquery() < of_tenant)
             own = exists().where(_S.sandbox_id == slot.sandbox_id, _S.generation == slot.generation)
             written = await write_slot(
                 connection, self._database, slot, now=now, where=or_(own, and_(*fits))
@@ -216,19 +225,14 @@ class SlotStore:
     async def list_places(self) -> Sequence[PlaceStatus]:
         """Return what is known of each place."""
         async with self._database.reading() as connection:
-            rows = (await connection.execute(select(PLACES))).mappings()
+            found = select(PLACES).where(_P.provider != TENANTS)
+            rows = (await connection.execute(found)).mappings()
             return [read_place(row) for row in rows]
 
     async def read_usage(self) -> Mapping[Place, SlotUsage]:
         """Return how many slots are taken at each place."""
         async with self._database.reading() as connection:
             return await read_usage(connection)
-
-    async def count_of_tenant(self, tenant: str) -> int:
-        """Return how many slots a tenant has, everywhere."""
-        statement = select(func.count()).select_from(SLOTS).where(_S.tenant == tenant)
-        async with self._database.reading() as connection:
-            return int(await connection.scalar(statement) or 0)
 
 
 _UNRESERVED: Final[dict[str, Any]] = {"token": None, "reserved_until": None}

@@ -59,3 +59,25 @@ PLACES: Final = Table(
     Column("granted_at", UtcMillis),
     Column("grant_every_ms", BigInteger),
 )
+
+QUOTAS: Final = Table(
+    "quotas",
+    METADATA,
+    Column("tenant", String, primary_key=True),
+    Column("running", BigInteger),
+    Column("kept", BigInteger),
+    Column("creations_hour", BigInteger),
+    Column("creations_day", BigInteger),
+    Column("running_hours_month", BigInteger),
+    Column("kept_bytes", BigInteger),
+    Column("updated_at", UtcMillis, nullable=False),
+)
+
+CREATIONS: Final = Table(
+    "creations",
+    METADATA,
+    Column("tenant", String, primary_key=True),
+    Column("hour", UtcMillis, primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    Index("ix_creations_hour", "hour"),
+)

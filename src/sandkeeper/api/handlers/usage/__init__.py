@@ -1,0 +1,1 @@
+"""What runs, what it costs, and how much of both may be."""
