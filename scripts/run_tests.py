@@ -23,8 +23,8 @@ FAILED = 1
 """Pytest's exit code when tests failed; others, such as an interruption, are not retried."""
 
 RUNS_JUDGED = 10
-RETRIES_MAX = 2
-"""How many tests of one run may need the retry."""
+RETRIES_MAX = 5
+"""How many tests of one run may need the retry: one in a thousand."""
 REPEATS_MAX = 1
 """In how many of the judged runs the same test may need it."""
 RUNS_KEPT = 100

@@ -33,7 +33,8 @@ def test_a_shell_is_a_terminal_with_its_size_its_signals_and_its_exit_code(
     )
     try:
         # What is typed is shown as well: only the answer has the sum.
-        type_line(ours, "stty size; echo $((20000+3)); sleep 600")
+        # One process says it and sleeps, so that Ctrl-C finds it in the foreground.
+        type_line(ours, "stty size; sh -c 'echo $((20000+3)); exec sleep 600'")
         assert "33 101" in read_until(ours, "20003")
         os.write(ours, b"\x03")
         type_line(ours, "echo $((20000+4))")

@@ -29,6 +29,7 @@ from sandkeeper.services.files.pack_writer import PackWriter
 from sandkeeper.services.files.retention import FileRetention
 from sandkeeper.services.files.versions import FileVersions
 from support.deps import MovableClock
+from support.eventually import eventually
 from support.file_fixtures import HOME, Filing, digest, now
 from support.s3_bucket import serving
 
@@ -231,7 +232,11 @@ async def test_a_bucket_that_goes_down_half_way_leaves_nothing_of_ours_inside(
     with pytest.raises(FilesUnavailableError):
         await working.restore(sandbox, native)
     look = f"pgrep -fc '^python3 -I' || true; {FIND_OURS}"
-    assert (await native.commands.run(look)).stdout == "0\n"
+
+    async def is_clean() -> bool:
+        return (await native.commands.run(look)).stdout == "0\n"
+
+    await eventually(is_clean)
     assert (await filing.files.restore(sandbox, native)).lost == ()
     assert (await filing.files.verify(sandbox, native, everything=True)).is_whole
 
