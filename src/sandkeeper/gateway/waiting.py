@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 
 from sandkeeper.api.status.cache import StatusCache
+from sandkeeper.common.elapsed import now_s
 from sandkeeper.domain.owner import Owner
 from sandkeeper.domain.receipt import WakeMethod, list_steps
 from sandkeeper.domain.sandbox import Sandbox
@@ -24,6 +25,9 @@ WAITING_MAX: Final = 2_000
 # The longest time without a line, so that proxies keep the stream. A page that hears nothing of a
 # change at once sees it then.
 BEAT_S: Final = 5.0
+BEGINS_WITHIN_S: Final = 4.0
+"""How long a wake that was asked for may take to begin. Lower than the beat, at which a page that
+hears of no change looks again."""
 HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -82,12 +86,17 @@ class WaitingPages:
         self, owner: Owner, changed: asyncio.Event, leaving: asyncio.Future[None], send: Send
     ) -> None:
         told: dict[str, Any] | None = None
+        begins_by_s = now_s() + BEGINS_WITHIN_S
         while not (leaving.done() or self._closing):
             changed.clear()
             entry = await self._statuses.get(owner)
             if entry is None:
                 return
             told_now = render_progress(entry.sandbox, self._clock())
+            if not told_now["failed"]:
+                begins_by_s = 0.0
+            elif now_s() < begins_by_s:
+                told_now["failed"] = ""  # The wake that the visit asked for has not begun yet.
             line = b": ping\n\n"
             if told_now != told:
                 told, line = told_now, b"data: " + orjson.dumps(told_now) + b"\n\n"
